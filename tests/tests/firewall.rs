@@ -4,7 +4,9 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
-use windlass_tests::{Daemon, Done, Lab, run, uninterrupted, until};
+use windlass_tests::{Daemon, Done, Lab, Wire, run, uninterrupted, until};
+use windlass_wire::build::{self, Ends, Link};
+use windlass_wire::{MacAddr, Tci};
 
 const A: &str = "10.9.0.1";
 const B: &str = "10.9.0.2";
@@ -59,7 +61,6 @@ fn bind(lab: &Lab, guest: &str, host: &str, port: u16) -> UdpSocket {
 }
 
 fn hears(socket: &UdpSocket, text: &[u8]) {
-    socket.set_read_timeout(Some(LONG)).expect("a time");
     let mut buffer = [0; 6_000];
     let n = uninterrupted(|| socket.recv(&mut buffer)).expect("a datagram");
     assert!(buffer[..n] == *text, "{n} bytes");
@@ -336,4 +337,115 @@ fn zones_have_rules() {
         tells(number);
         hears(socket, b"question");
     }
+}
+
+/// What is rejected fails at its sender at once, whichever side it is on and whatever rules let in; each drop is counted as others are.
+#[test]
+fn senders_are_told_what_is_rejected() {
+    let Some(lab) = Lab::start("senders_are_told_what_is_rejected") else {
+        return;
+    };
+    let daemon = guests(&lab);
+    set(
+        &daemon,
+        "b0",
+        "firewall",
+        "reject in tcp to port 9000; reject in udp to port 54; accept",
+    );
+    let refused = |guest: &str, to: SocketAddr| {
+        let error = lab.within(guest, || TcpStream::connect_timeout(&to, LONG));
+        error.expect_err("no rule lets it in").kind()
+    };
+    let _open = listen(&lab, "b", B, 9000);
+    assert_eq!(refused("a", at(B, 9000)), ErrorKind::ConnectionRefused);
+    let a = bind(&lab, "a", A, 1_000);
+    a.connect(at(B, 54)).expect("a name only");
+    a.send(b"question").expect("sent");
+    a.set_read_timeout(Some(LONG)).expect("a time");
+    let error = uninterrupted(|| a.recv(&mut [0; 64])).expect_err("nobody answers");
+    assert_eq!(error.kind(), ErrorKind::HostUnreachable);
+    assert!(daemon.drops("b0", "firewall-in") >= 2);
+
+    // The guest's own rules keep nothing from it of what answers it.
+    set(
+        &daemon,
+        "a0",
+        "firewall-base",
+        "reject out tcp to port 9001; drop in",
+    );
+    assert_eq!(refused("a", at(B, 9001)), ErrorKind::ConnectionRefused);
+    assert!(daemon.drops("a0", "firewall") >= 1);
+
+    // In a VLAN that the sender has with a tag.
+    daemon.must("vnic set a0 firewall-base=none vlan=7");
+    daemon.must("vnic set b0 vlan=0 tagged=7");
+    set(&daemon, "a0", "firewall", "reject in udp; accept");
+    let wire = Wire::open(&lab, "b", "eth0");
+    let link = Link {
+        dst: MacAddr([2, 0, 0, 0, 0, 1]),
+        src: MacAddr([2, 0, 0, 0, 0, 2]),
+        tag: Some(Tci(7)),
+    };
+    let ends = Ends::V4(
+        B.parse().expect("an address"),
+        A.parse().expect("an address"),
+    );
+    let mut frame = [0; 100];
+    let n = build::udp_frame(&mut frame, &link, &ends, (1, 2), &[7; 40]).expect("room");
+    wire.send(&frame[..n]);
+    let mut found = None;
+    until("an answer", || {
+        found = wire
+            .receive()
+            .filter(|frame| frame.0.get(38..40) == Some(&[3, 13]));
+        found.is_some()
+    });
+    let answer = found.expect("it was received");
+    assert_eq!((answer.vids(), &answer.0[46..]), (vec![7], &frame[18..46]));
+}
+
+/// A rule with `log` writes a line with fields, as many as its zone's limit lets through.
+#[test]
+fn rules_write_lines() {
+    let Some(lab) = Lab::start("rules_write_lines") else {
+        return;
+    };
+    let daemon = guests(&lab);
+    set(
+        &daemon,
+        "b0",
+        "firewall",
+        "drop log in udp to port 53; accept",
+    );
+    let (a, b) = (bind(&lab, "a", A, 1_000), bind(&lab, "b", B, 53));
+    for _ in 0..1_000 {
+        a.send_to(b"question", at(B, 53)).expect("sent");
+    }
+    hears_nothing(&b);
+    let lines = || {
+        let log = daemon.log();
+        let lines = log.lines().filter(|line| line.contains("event=firewall"));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    until("a line is written", || !lines().is_empty());
+    let line = lines().swap_remove(0);
+    for field in [
+        "vnic=b0",
+        "direction=in",
+        "action=drop",
+        "list=firewall",
+        "from=10.9.0.1",
+        "from_port=1000",
+        "to=10.9.0.2",
+        "to_port=53",
+        "protocol=17",
+        "state=new",
+        "b0: drop in from 10.9.0.1 to 10.9.0.2",
+    ] {
+        assert!(line.contains(field), "{field}: {line}");
+    }
+    until("the flood is dropped", || {
+        daemon.drops("b0", "firewall-in") >= 100
+    });
+    assert!(lines().len() < 200, "{} lines", lines().len());
 }

@@ -7,13 +7,14 @@
 //!
 //! ```text
 //! set NAME PREFIX,..
-//! accept | drop [count] [in | out] [ipv4 | ipv6] [tcp | udp | icmp | icmp6 | proto NUMBER] [type TYPE[/CODE]]
+//! accept | drop | reject [count] [log] [in | out] [ipv4 | ipv6] [tcp | udp | icmp | icmp6 | proto NUMBER] [type TYPE[/CODE]]
 //!     [from PREFIX,.. | from @SET] [port PORT,..] [to PREFIX,.. | to @SET] [port PORT,..] [state STATE,..]
 //! ```
 //!
 //! | word | meaning |
 //! | --- | --- |
 //! | `count` | frames and bytes of what it decides are counted |
+//! | `log` | what it decides is told, up to a rate |
 //! | `in`, `out` | towards the guest, from it; both without the word |
 //! | `port` | of the side that stands before it; `80`, `8000-8080` |
 //! | `state` | `new`, `established`, `related`, `invalid` |
@@ -68,6 +69,8 @@ pub enum Action {
     Accept,
     /// It is dropped.
     Drop,
+    /// It is dropped, and its sender is told.
+    Reject,
 }
 
 /// Which way a packet goes, as the guest sees it.
@@ -161,6 +164,8 @@ pub struct Rule {
     pub action: Action,
     /// Frames and bytes of what it decides are counted.
     pub count: bool,
+    /// What it decides is told.
+    pub log: bool,
     /// Which way; none: both.
     pub direction: Option<Direction>,
     /// Which version of IP; none: both.

@@ -17,13 +17,13 @@ const ICMP6: u8 = 58;
 const PROTOCOLS: [(&str, u8); 4] = [("tcp", TCP), ("udp", UDP), ("icmp", ICMP), ("icmp6", ICMP6)];
 const STATES: [&str; 4] = ["new", "established", "related", "invalid"];
 const WORDS: &str =
-    "count, in, out, ipv4, ipv6, tcp, udp, icmp, icmp6, proto, type, from, to, state";
+    "count, log, in, out, ipv4, ipv6, tcp, udp, icmp, icmp6, proto, type, from, to, state";
 
 /// Why a text is no list of rules. Statements are counted from 1.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum RuleError {
     /// A statement that begins with another word.
-    #[error("rule {at}: begins with accept, drop or set, not \"{word}\"")]
+    #[error("rule {at}: begins with accept, drop, reject or set, not \"{word}\"")]
     Action {
         /// The statement.
         at: usize,
@@ -249,6 +249,7 @@ impl<'a> Reader<'a> {
         let protocol = PROTOCOLS.iter().find(|(name, _)| *name == word);
         Ok(match word {
             "count" => std::mem::replace(&mut rule.count, true),
+            "log" => std::mem::replace(&mut rule.log, true),
             "in" => rule.direction.replace(Direction::In).is_some(),
             "out" => rule.direction.replace(Direction::Out).is_some(),
             "ipv4" => rule.family.replace(Family::V4).is_some(),
@@ -295,12 +296,27 @@ impl<'a> Reader<'a> {
     }
 }
 
+impl Action {
+    /// All of them.
+    const ALL: [Action; 3] = [Action::Accept, Action::Drop, Action::Reject];
+
+    /// The word for it.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Action::Accept => "accept",
+            Action::Drop => "drop",
+            Action::Reject => "reject",
+        }
+    }
+}
+
 impl Rule {
     /// A rule that matches every packet.
     pub fn all(action: Action) -> Rule {
         Rule {
             action,
             count: false,
+            log: false,
             direction: None,
             family: None,
             protocol: None,
@@ -330,21 +346,17 @@ impl FromStr for Rules {
             let words = statement.split_whitespace().peekable();
             let mut reader = Reader { at, words };
             match reader.words.next() {
-                Some("accept") => {
-                    let rule = reader.rule(Action::Accept, &rules.sets)?;
-                    rules.rules.push(rule);
-                }
-                Some("drop") => {
-                    let rule = reader.rule(Action::Drop, &rules.sets)?;
-                    rules.rules.push(rule);
-                }
                 Some("set") => {
                     let set = reader.set(&rules.sets)?;
                     rules.sets.push(set);
                 }
                 word => {
-                    let word = shown(word.unwrap_or_default());
-                    return Err(RuleError::Action { at, word });
+                    let word = word.unwrap_or_default();
+                    let action = Action::ALL.into_iter().find(|a| a.word() == word);
+                    let word = shown(word);
+                    let action = action.ok_or(RuleError::Action { at, word })?;
+                    let rule = reader.rule(action, &rules.sets)?;
+                    rules.rules.push(rule);
                 }
             }
         }
@@ -394,12 +406,10 @@ impl fmt::Display for Ports {
 }
 
 fn print(rule: &Rule, sets: &[Set]) -> Result<String, fmt::Error> {
-    let mut out = String::from(match rule.action {
-        Action::Accept => "accept",
-        Action::Drop => "drop",
-    });
-    if rule.count {
-        out.push_str(" count");
+    let mut out = String::from(rule.action.word());
+    let flags = [(rule.count, " count"), (rule.log, " log")];
+    for (_, word) in flags.iter().filter(|(is_set, _)| *is_set) {
+        out.push_str(word);
     }
     match rule.direction {
         Some(Direction::In) => out.push_str(" in"),
@@ -496,8 +506,8 @@ mod tests {
                 "accept out udp from port 5 to 10.0.0.1 port 1-9,53",
             ),
             (
-                "drop in count tcp; accept count",
-                "drop count in tcp; accept count",
+                "drop in count tcp; reject log count; accept log",
+                "drop count in tcp; reject count log; accept log",
             ),
             ("accept proto 6; drop proto 47", "accept tcp; drop proto 47"),
             (
@@ -517,11 +527,11 @@ mod tests {
         for (text, told) in [
             (
                 "pass",
-                "rule 1: begins with accept, drop or set, not \"pass\"",
+                "rule 1: begins with accept, drop, reject or set, not \"pass\"",
             ),
             (
                 "drop; accept tpc",
-                "rule 2: \"tpc\" is none of count, in, out, ipv4, ipv6, tcp, udp, icmp, icmp6, proto, type, from, to, state",
+                "rule 2: \"tpc\" is none of count, log, in, out, ipv4, ipv6, tcp, udp, icmp, icmp6, proto, type, from, to, state",
             ),
             (
                 "drop in out",
@@ -593,7 +603,7 @@ mod tests {
         /// Any words either read back or are refused; nothing panics.
         #[test]
         fn words_read_back(words in proptest::collection::vec(prop_oneof![
-            Just("accept"), Just("drop"), Just("count"), Just(";"), Just("in"), Just("out"), Just("tcp"), Just("icmp"), Just("from"),
+            Just("accept"), Just("drop"), Just("count"), Just("reject"), Just("log"), Just(";"), Just("in"), Just("out"), Just("tcp"), Just("icmp"), Just("from"),
             Just("to"), Just("port"), Just("80"), Just("1-9,7"), Just("10.0.0.0/8"), Just("fd00::/8,10.0.0.1"), Just("state"),
             Just("new,related"), Just("set"), Just("x"), Just("@x"), Just("type"), Just("8/0"), Just("proto"), Just("\n"), Just("#"),
         ], 0..24)) {

@@ -9,12 +9,22 @@ use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use windlass_firewall::{Compiled, Firewall, Ledger, List, Policy, Tracker};
+use windlass_firewall::{Compiled, Firewall, Ledger, List, Owner, Policy, Tell, Told, Tracker};
 use windlass_frame::{BURST, Claim, Deepen, HEADROOM, Heads, RxId, Tick};
 use windlass_nic::{IngressStage, Leaving};
 use windlass_rules::Rules;
 use windlass_wire::MacAddr;
 use windlass_wire::build::{self, Ends, Link};
+
+/// Nobody listens.
+#[derive(Debug)]
+struct Deaf;
+
+impl Tell for Deaf {
+    fn tell(&self, _: Told) -> bool {
+        false
+    }
+}
 
 /// No frame here has headers behind its snapshot.
 struct Nothing;
@@ -98,7 +108,12 @@ fn measure(count: u32, flows: u32, counts: bool) -> (f64, Option<f64>, String) {
             [seed + 5, 0x9e37_79b9_7f4a_7c15],
         )));
         let policy = Policy::new(rules.clone(), &mut Ledger::default());
-        let [out, _] = Firewall::both(&Arc::new(policy), &tracker);
+        let owner = Owner {
+            member: RxId(0),
+            mac: 0,
+            tell: Arc::new(Deaf),
+        };
+        let [out, _] = Firewall::both(&Arc::new(policy), &tracker, &owner);
         // The first connection makes the table.
         pass(&out, &mut bursts[0]);
         let ns: f64 = bursts

@@ -20,6 +20,9 @@
 //!
 //! Later parts of a packet have no ports: they go as the first part did, and are dropped if that was not seen since the rules last changed.
 //!
+//! A firewall says more than its decisions to whoever it was given ([`Tell`]): answers to the senders of what it rejects ([`Answer`]), and what
+//! rules with `log` decide ([`Event`]), each within a token bucket of the member.
+//!
 //! # Ownership and lifetime
 //! A member's tracker and its [`Ledger`] survive its rules. A [`Policy`] is replaced as a whole with the topology.
 //!
@@ -50,13 +53,17 @@ mod classify;
 mod count;
 mod packet;
 mod policy;
+mod reject;
 mod search;
 mod stages;
+mod tell;
 mod track;
 
 pub use classify::{BYTES_MAX, Classifier, CompileError, WORDS_MAX};
 pub use count::Ledger;
 pub use packet::{Packet, Part, Seen, read};
 pub use policy::{Compiled, Counted, List, Policy};
-pub use stages::{Decision, Firewall};
+pub use reject::{ANSWER_MAX, Answer};
+pub use stages::{ANSWERS, Decision, Firewall, Owner};
+pub use tell::{ANSWERS_PER_S, EVENTS_PER_S, Event, Tell, Told, What};
 pub use track::{Tracker, WAYS};

@@ -14,11 +14,13 @@ use crate::track::Decided;
 static GENERATION: AtomicU64 = AtomicU64::new(1);
 
 /// What a rule does.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Act {
-    accepts: bool,
+    action: Action,
     /// Which of the list's counts it has.
     count: Option<u16>,
+    /// Its text, if it logs.
+    log: Option<Arc<str>>,
 }
 
 /// A list of rules: the first that matches decides, and what none matches passes.
@@ -47,8 +49,9 @@ impl List {
                 counted.push(rules.text_of(rule).into());
             }
             Act {
-                accepts: rule.action == Action::Accept,
+                action: rule.action,
                 count,
+                log: rule.log.then(|| rules.text_of(rule).into()),
             }
         };
         let acts = rules.rules.iter().map(&mut act).collect();
@@ -110,9 +113,12 @@ pub struct Counted {
 
 /// What rules say.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Answer {
-    pub(crate) accepts: bool,
+pub(crate) struct Said<'a> {
+    /// The first that does not accept, or all do.
+    pub(crate) action: Action,
     pub(crate) marks: Marks,
+    /// The last rule with `log` that was asked, and the place of its list.
+    pub(crate) log: Option<(usize, &'a Arc<str>, Action)>,
 }
 
 /// The rules of one member, with what they count there.
@@ -164,33 +170,38 @@ impl Policy {
     }
 
     /// A decision as a tracker keeps it; none if the rules have to be asked again.
-    pub(crate) fn decided(&self, state: State, accepts: bool, marks: Marks) -> Decided {
-        let number = self.counts.number(marks);
-        number.map_or(Decided::NONE, |number| {
-            Decided::new(self.generation, state, accepts, number)
-        })
+    pub(crate) fn decided(&self, state: State, action: Action, marks: Marks) -> Decided {
+        match self.counts.number(marks) {
+            Some(number) if action != Action::Reject => {
+                Decided::new(self.generation, state, action == Action::Accept, number)
+            }
+            _ => Decided::NONE,
+        }
     }
 
     /// What the lists say of a packet. A list behind one that refuses it is not asked.
-    pub(crate) fn ask(&self, direction: Direction, packet: &Packet, state: State) -> Answer {
-        let mut marks = Marks::default();
+    pub(crate) fn ask(&self, direction: Direction, packet: &Packet, state: State) -> Said<'_> {
+        let mut said = Said {
+            action: Action::Accept,
+            marks: Marks::default(),
+            log: None,
+        };
         let mut first = 0u16;
-        for (_, list) in &self.rules.lists {
-            let act = list.act(direction, packet, state);
-            if let Some(count) = act.and_then(|act| act.count) {
-                marks.push(first.wrapping_add(count));
-            }
-            if act.is_some_and(|act| !act.accepts) {
-                return Answer {
-                    accepts: false,
-                    marks,
-                };
+        for (place, list) in &self.rules.lists {
+            if let Some(act) = list.act(direction, packet, state) {
+                said.action = act.action;
+                if let Some(count) = act.count {
+                    said.marks.push(first.wrapping_add(count));
+                }
+                if let Some(text) = &act.log {
+                    said.log = Some((*place, text, act.action));
+                }
+                if act.action != Action::Accept {
+                    break;
+                }
             }
             first = first.wrapping_add(list.counted.len() as u16);
         }
-        Answer {
-            accepts: true,
-            marks,
-        }
+        said
     }
 }

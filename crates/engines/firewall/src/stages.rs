@@ -2,15 +2,17 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use windlass_frame::{Tick, Verdict};
+use windlass_frame::{RxId, Tick, Verdict};
 use windlass_nic::{EgressStage, Entering, IngressStage, Leaving};
-use windlass_rules::{Direction, State};
+use windlass_rules::{Action, Direction, State};
 use windlass_stats::Drop;
 
 use crate::count::Marks;
 use crate::packet::{self, Packet, Seen};
-use crate::policy::{Answer, Policy};
-use crate::track::{Found, Moment, Tracker, is_error, moment};
+use crate::policy::{Policy, Said};
+use crate::reject::Answer;
+use crate::tell::{ANSWERS_PER_S, EVENTS_PER_S, Event, Tell, Told, What};
+use crate::track::{Found, Tracker, is_error, moment};
 
 /// Bytes of a frame that can be made private at most.
 const DEEP: usize = windlass_wire::parse::HEADERS_MAX;
@@ -22,10 +24,26 @@ pub enum Decision {
     Accept,
     /// Rules refuse it, or it cannot be told what it is.
     Drop,
+    /// Rules refuse it, and its sender is to be told.
+    Reject,
     /// It begins a connection for which there is no room.
     Full,
     /// So many bytes have to be private first.
     Need(usize),
+}
+
+/// Frames that come from here answer what was rejected: no firewall of their receiver is asked.
+pub const ANSWERS: RxId = RxId(u16::MAX - 1);
+
+/// The member whose firewall it is, and where that tells what it has to tell.
+#[derive(Debug, Clone)]
+pub struct Owner {
+    /// Its number.
+    pub member: RxId,
+    /// Its own address as [`Heads::dst`](windlass_frame::Heads::dst) has it: what goes to others it does not answer for.
+    pub mac: u64,
+    /// Who is told.
+    pub tell: Arc<dyn Tell>,
 }
 
 /// One direction of a member's firewall.
@@ -33,15 +51,21 @@ pub enum Decision {
 pub struct Firewall {
     policy: Arc<Policy>,
     tracker: Arc<Mutex<Tracker>>,
+    owner: Owner,
     direction: Direction,
 }
 
 impl Firewall {
     /// Both directions, out and in. The tracker is the member's, and outlives its rules.
-    pub fn both(policy: &Arc<Policy>, tracker: &Arc<Mutex<Tracker>>) -> [Firewall; 2] {
+    pub fn both(
+        policy: &Arc<Policy>,
+        tracker: &Arc<Mutex<Tracker>>,
+        owner: &Owner,
+    ) -> [Firewall; 2] {
         [Direction::Out, Direction::In].map(|direction| Firewall {
             policy: policy.clone(),
             tracker: tracker.clone(),
+            owner: owner.clone(),
             direction,
         })
     }
@@ -55,7 +79,6 @@ impl Firewall {
     /// Decides about a frame of `len` bytes, of which these are private.
     #[inline]
     pub fn judge(&self, tracker: &mut Tracker, now: Tick, bytes: &[u8], len: u32) -> Decision {
-        let now = moment(now.0);
         match packet::plain(bytes, len) {
             Some(packet) => self.decide(tracker, now, packet, len),
             None => self.any(tracker, now, bytes, len),
@@ -64,7 +87,7 @@ impl Firewall {
 
     /// Decides about a frame whatever it is.
     #[inline(never)]
-    fn any(&self, tracker: &mut Tracker, now: Moment, bytes: &[u8], len: u32) -> Decision {
+    fn any(&self, tracker: &mut Tracker, now: Tick, bytes: &[u8], len: u32) -> Decision {
         match packet::read(bytes, len) {
             Seen::Free => Decision::Accept,
             Seen::Unreadable => Decision::Drop,
@@ -78,15 +101,16 @@ impl Firewall {
 
     /// The packet is given by value: most times its fields never leave the registers.
     #[inline(always)]
-    fn decide(&self, tracker: &mut Tracker, now: Moment, packet: Packet, len: u32) -> Decision {
+    fn decide(&self, tracker: &mut Tracker, now: Tick, packet: Packet, len: u32) -> Decision {
         let (policy, direction) = (&*self.policy, self.direction);
-        let found = tracker.look(direction, &packet, now, policy.generation);
+        let moment = moment(now.0);
+        let found = tracker.look(direction, &packet, moment, policy.generation);
         if let (Some(slot), Some(decided)) = (found.slot, found.decided) {
             if decided.number() != 0 {
                 policy.counts.add_by_number(decided.number(), len);
             }
             if decided.accepts() {
-                tracker.go_on(slot, direction, &packet, now);
+                tracker.go_on(slot, direction, &packet, moment);
                 return Decision::Accept;
             }
             return Decision::Drop;
@@ -99,16 +123,21 @@ impl Firewall {
     fn ask(
         &self,
         tracker: &mut Tracker,
-        now: Moment,
+        tick: Tick,
         packet: Packet,
         len: u32,
         found: Found,
     ) -> (Decision, Marks) {
         let (policy, direction, packet) = (&*self.policy, self.direction, &packet);
         let Found { slot, state, .. } = found;
-        let Answer { accepts, marks } = policy.ask(direction, packet, state);
+        let (now, said) = (moment(tick.0), policy.ask(direction, packet, state));
+        let Said { action, marks, .. } = said;
         policy.counts.add(marks, len);
-        let decided = policy.decided(state, accepts, marks);
+        if said.log.is_some() {
+            self.log(tracker, tick, &said, packet, state);
+        }
+        let accepts = action == Action::Accept;
+        let decided = policy.decided(state, action, marks);
         if let Some(slot) = slot {
             tracker.decide(slot, direction, decided);
             if accepts {
@@ -122,10 +151,67 @@ impl Firewall {
                 Err(_) => {}
             }
         }
-        if accepts {
-            (Decision::Accept, marks)
-        } else {
-            (Decision::Drop, marks)
+        let decision = match action {
+            Action::Accept => Decision::Accept,
+            Action::Drop => Decision::Drop,
+            Action::Reject => Decision::Reject,
+        };
+        (decision, marks)
+    }
+
+    /// Tells what a rule with `log` has decided.
+    #[cold]
+    fn log(
+        &self,
+        tracker: &mut Tracker,
+        now: Tick,
+        said: &Said<'_>,
+        packet: &Packet,
+        state: State,
+    ) {
+        let (Some((list, rule, action)), bucket) = (said.log, &mut tracker.events) else {
+            return;
+        };
+        if !bucket.take(now, EVENTS_PER_S) {
+            return;
+        }
+        let event = Event {
+            rule: rule.clone(),
+            list,
+            action,
+            packet: *packet,
+            state,
+            left_out: bucket.left_out,
+        };
+        match self.tell(What::Event(event)) {
+            true => bucket.left_out = 0,
+            false => bucket.left_out = bucket.left_out.saturating_add(1),
+        }
+    }
+
+    fn tell(&self, what: What) -> bool {
+        self.owner.tell.tell(Told {
+            member: self.owner.member,
+            direction: self.direction,
+            what,
+        })
+    }
+
+    /// Tells the sender of a frame that it was rejected.
+    #[cold]
+    fn answer(
+        &self,
+        tracker: &mut Tracker,
+        now: Tick,
+        (bytes, len): (&[u8], u32),
+        (to, vid): (RxId, u16),
+    ) {
+        if let Seen::Packet(packet) = packet::read(bytes, len)
+            && let Some(answer) = Answer::to(bytes, len, &packet)
+            && tracker.answers.take(now, ANSWERS_PER_S)
+        {
+            // Without room its sender is not told.
+            self.tell(What::Answer { to, vid, answer });
         }
     }
 
@@ -134,11 +220,12 @@ impl Firewall {
     fn rare(
         &self,
         tracker: &mut Tracker,
-        now: Moment,
+        tick: Tick,
         packet: &Packet,
         bytes: &[u8],
         len: u32,
     ) -> Decision {
+        let now = moment(tick.0);
         let (policy, direction) = (&*self.policy, self.direction);
         let generation = policy.generation;
         if packet.part.is_some_and(|part| part.offset != 0) {
@@ -167,7 +254,7 @@ impl Firewall {
         } else {
             tracker.look(direction, packet, now, generation)
         };
-        let (decision, marks) = self.ask(tracker, now, *packet, len, found);
+        let (decision, marks) = self.ask(tracker, tick, *packet, len, found);
         if packet.part.is_some() {
             let is_accepted = decision == Decision::Accept;
             let number = policy.counts.number(marks).unwrap_or(0);
@@ -177,14 +264,31 @@ impl Firewall {
     }
 }
 
+impl Firewall {
+    /// Who has sent a frame, and in which VLAN, if it was sent to this member and nobody else.
+    #[cold]
+    fn sender(&self, frames: &Entering<'_>, k: usize) -> Option<(RxId, u16)> {
+        let (heads, pick) = (frames.heads(), frames.pick(k)?);
+        let is_own = heads.dst.get(pick.index()) == Some(&self.owner.mac);
+        let vid = heads.meta.get(pick.index())?.vid;
+        is_own.then_some((heads.from, vid))
+    }
+}
+
 impl IngressStage for Firewall {
     fn leave(&self, frames: &mut Leaving<'_>) {
         let (mut tracker, now) = (self.lock(), frames.heads().now);
         for i in 0..frames.len() {
             while let Some(meta) = frames.passing(i) {
                 let len = meta.len;
-                let reason = match self.judge(&mut tracker, now, frames.heads().private(i), len) {
+                let bytes = frames.heads().private(i);
+                let reason = match self.judge(&mut tracker, now, bytes, len) {
                     Decision::Accept => break,
+                    Decision::Reject => {
+                        let to = (self.owner.member, 0);
+                        self.answer(&mut tracker, now, (bytes, len), to);
+                        Drop::Firewall
+                    }
                     Decision::Need(upto) if frames.deepen(i, upto) => continue,
                     // The bridge counts it.
                     Decision::Drop if len < 14 => break,
@@ -199,6 +303,9 @@ impl IngressStage for Firewall {
 
 impl EgressStage for Firewall {
     fn enter(&self, now: Tick, frames: &mut Entering<'_>) {
+        if frames.heads().from == ANSWERS {
+            return;
+        }
         let mut tracker = self.lock();
         for k in 0..frames.len() {
             let Some((bytes, len)) = frames.private(k) else {
@@ -206,6 +313,12 @@ impl EgressStage for Firewall {
             };
             match self.judge(&mut tracker, now, bytes, len) {
                 Decision::Accept => {}
+                Decision::Reject => {
+                    if let Some(sender) = self.sender(frames, k) {
+                        self.answer(&mut tracker, now, (bytes, len), sender);
+                    }
+                    frames.drop_frame(k, Drop::FirewallIn);
+                }
                 Decision::Full => frames.drop_frame(k, Drop::FlowLimitIn),
                 // Nobody could deepen it here.
                 Decision::Drop | Decision::Need(_) => frames.drop_frame(k, Drop::FirewallIn),

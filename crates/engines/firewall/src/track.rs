@@ -28,6 +28,7 @@ use windlass_rules::{Direction, Family, State};
 use windlass_wire::ether::proto;
 
 use crate::packet::{Packet, flag};
+use crate::tell::Bucket;
 
 /// Entries of a bucket.
 pub const WAYS: usize = 16;
@@ -206,6 +207,10 @@ fn way_with(
 /// Connections of a member.
 #[derive(Debug)]
 pub struct Tracker {
+    /// What may be sent back to senders.
+    pub(crate) answers: Bucket,
+    /// What rules may log.
+    pub(crate) events: Bucket,
     seeds: [u64; 2],
     tags: Vec<[Tags; WAYS / LANES]>,
     entries: Vec<Entry>,
@@ -304,6 +309,8 @@ impl Tracker {
         let buckets = most.div_ceil(WAYS).max(1).checked_next_power_of_two();
         let buckets = buckets.unwrap_or(1);
         Tracker {
+            answers: Bucket::default(),
+            events: Bucket::default(),
             seeds,
             tags: vec![[Tags(0); WAYS / LANES]; buckets],
             entries: vec![Entry::default(); buckets.saturating_mul(WAYS)],

@@ -3,9 +3,12 @@
 #[path = "../../nic/tests/packets/mod.rs"]
 mod packets;
 
+mod heard;
+
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Mutex};
 
+use heard::{Heard, owner};
 use packets::*;
 use proptest::prelude::*;
 use windlass_firewall::{Compiled, Decision, Firewall, Ledger, List, Policy, Tracker};
@@ -28,6 +31,7 @@ struct Member {
     tracker: Arc<Mutex<Tracker>>,
     ledger: Ledger,
     policy: Arc<Policy>,
+    told: Arc<Heard>,
     ways: [Firewall; 2],
     now: u64,
 }
@@ -38,10 +42,11 @@ impl Member {
             room,
             [0x1234_5678_9abc, 0xdef0_1234],
         )));
-        let mut ledger = Ledger::default();
+        let (mut ledger, told) = (Ledger::default(), Arc::default());
         let policy = Arc::new(Policy::new(compiled(lists), &mut ledger));
         Member {
-            ways: Firewall::both(&policy, &tracker),
+            ways: Firewall::both(&policy, &tracker, &owner(&told)),
+            told,
             now: 100 * SECOND,
             tracker,
             ledger,
@@ -51,7 +56,7 @@ impl Member {
 
     fn set(&mut self, lists: &[&str]) {
         self.policy = Arc::new(Policy::new(compiled(lists), &mut self.ledger));
-        self.ways = Firewall::both(&self.policy, &self.tracker);
+        self.ways = Firewall::both(&self.policy, &self.tracker, &owner(&self.told));
     }
 
     /// The list of each rule that counts, and its frames and bytes.

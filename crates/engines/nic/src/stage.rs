@@ -150,6 +150,11 @@ impl<'a> Entering<'a> {
         self.picks.is_empty()
     }
 
+    /// Which of the burst's frames it is.
+    pub fn pick(&self, k: usize) -> Option<Pick> {
+        self.picks.get(k).copied()
+    }
+
     /// What is known of a frame that still passes.
     pub fn passing(&self, k: usize) -> Option<&Meta> {
         let passes = self.fates.get(k) == Some(&Fate::Pass);

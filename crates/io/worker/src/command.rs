@@ -6,7 +6,7 @@ use std::sync::mpsc::SyncSender;
 
 use windlass_attach::port::RxPort;
 use windlass_bridge::fdb::FdbWriter;
-use windlass_frame::{FloodId, Tick};
+use windlass_frame::{FloodId, RxId, Tick};
 use windlass_stats::{MemberCounters, Padded};
 
 use crate::grace::QsbrGrace;
@@ -54,6 +54,8 @@ pub(crate) enum Command {
     /// Send a frame out of a member.
     Send {
         member: u16,
+        /// As whom.
+        from: RxId,
         frame: Box<[u8]>,
         /// Frames that wait in mailboxes.
         waiting: Arc<AtomicUsize>,

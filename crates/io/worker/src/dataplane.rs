@@ -46,7 +46,8 @@ use draft::{DraftBridge, DraftMember, Guarding};
 use drain::Drain;
 pub use error::DataPlaneError;
 use handle::WorkerHandle;
-pub use local::{RELAYS, SENDS};
+use local::Firewalls;
+pub use local::{ANSWERS, RELAYS, SENDS};
 use shaping::Shaping;
 pub use shaping::{FlowTotals, FlowTuning};
 pub use start::DataPlaneOptions;
@@ -99,6 +100,7 @@ pub struct DataPlane {
     local_moved: Vec<LocalFrame>,
     /// Frames of the daemon that wait for workers.
     sends: Arc<AtomicUsize>,
+    firewalls: Firewalls,
     /// The same of frames for sets.
     relays: Arc<AtomicUsize>,
     /// Frames whose attachment had ended when they were taken.
@@ -314,6 +316,7 @@ impl DataPlane {
         }
         self.is_batch = false;
         self.take_back(senders)?;
+        self.forget_told();
         for (bridge, ids) in on {
             self.ask_fdb(bridge, move |writer, _| {
                 ids.iter().for_each(|id| writer.flush_member(*id, true));

@@ -25,15 +25,17 @@
 //! has ended meanwhile is not given to the daemon: its number may be another member's.
 //!
 //! # Limits
-//! [`FRAMES`] for each worker, of [`BYTES_MAX`] bytes; [`FRAMES_BPDU`] of them are kept for BPDUs, [`FRAMES_SNOOPED`] for those and for what snooping reads.
+//! What firewalls tell ([`Told`]) goes the same way, in one queue of [`TOLD`] for all workers. [`FRAMES`] for each worker, of [`BYTES_MAX`] bytes; [`FRAMES_BPDU`] of them are kept for BPDUs, [`FRAMES_SNOOPED`] for those and for what snooping reads.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::Errno;
+use windlass_firewall::{Tell, Told};
 use windlass_frame::{Heads, Verdict};
 use windlass_shm::{Foreign, Tails};
-use windlass_sync::spsc;
+use windlass_sync::{mpsc, spsc};
 
 /// Frames of each worker that the daemon has not taken yet.
 pub const FRAMES: usize = 128;
@@ -66,6 +68,7 @@ impl LocalFrame {
 }
 
 /// Wakes the daemon for frames.
+#[derive(Debug)]
 pub(crate) struct Notice {
     fd: OwnedFd,
     /// The descriptor was signalled and the daemon has not looked since.
@@ -97,6 +100,24 @@ impl Notice {
 impl AsFd for Notice {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+/// What firewalls tell that the daemon has not taken yet.
+pub(crate) const TOLD: usize = 1024;
+
+/// Where firewalls tell the daemon.
+#[derive(Debug)]
+pub(crate) struct Teller {
+    pub(crate) queue: mpsc::Queue<Told>,
+    pub(crate) notice: Arc<Notice>,
+}
+
+impl Tell for Teller {
+    fn tell(&self, told: Told) -> bool {
+        let is_taken = self.queue.push(told).is_ok();
+        self.notice.tell();
+        is_taken
     }
 }
 

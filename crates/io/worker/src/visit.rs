@@ -230,14 +230,20 @@ impl Scratch {
 
     /// Sends a frame of the daemon out of a member.
     #[cold]
-    pub(crate) fn send(&mut self, cx: &Context<'_>, egress: &mut Egress, to: TxId, frame: &[u8]) {
+    pub(crate) fn send(
+        &mut self,
+        cx: &Context<'_>,
+        egress: &mut Egress,
+        (from, to): (RxId, TxId),
+        frame: &[u8],
+    ) {
         let member = cx.topo.member(to.0);
         let Some(counters) = member.and_then(|m| m.counters.get(cx.lane.worker as usize)) else {
             return;
         };
         let (start, rest) = frame.split_at(frame.len().min(SNAP));
         let heads = &mut *self.heads;
-        heads.clear(RxId(u16::MAX), cx.now);
+        heads.clear(from, cx.now);
         heads.snap[0].0[HEADROOM..HEADROOM + start.len()].copy_from_slice(start);
         heads.admit(0, frame.len() as u32, Claim::NONE);
         heads.n = 1;

@@ -30,7 +30,7 @@ use std::sync::atomic::Ordering;
 
 use windlass_attach::port::{Armed, Lane, More};
 use windlass_bridge::fdb::{FdbWriter, Sighting};
-use windlass_frame::{Tick, TxId};
+use windlass_frame::{RxId, Tick, TxId};
 use windlass_stats::{MemberCounters, Padded};
 use windlass_sync::qsbr::{self, Published};
 use windlass_sync::tsc::Clock;
@@ -751,10 +751,11 @@ impl Worker {
                 }
                 Command::Send {
                     member,
+                    from,
                     frame,
                     waiting,
                 } => {
-                    self.send(member, &frame, time);
+                    self.send((from, member), &frame, time);
                     waiting.fetch_sub(1, Ordering::Relaxed);
                 }
                 Command::Relay {
@@ -830,7 +831,7 @@ impl Worker {
     }
 
     /// Sends a frame of the daemon.
-    fn send(&mut self, member: u16, frame: &[u8], time: &mut impl FnMut() -> u64) {
+    fn send(&mut self, (from, member): (RxId, u16), frame: &[u8], time: &mut impl FnMut() -> u64) {
         if self.rest.is_some() {
             return;
         }
@@ -843,7 +844,7 @@ impl Worker {
             now,
         };
         self.scratch
-            .send(&cx, &mut self.egress, TxId(member), frame);
+            .send(&cx, &mut self.egress, (from, TxId(member)), frame);
     }
 
     /// Lets go of a member, and drops what waits on its way from or to it.

@@ -1,5 +1,8 @@
 //! What holds whatever passes a firewall: used by the fuzz target `firewall` and by the tests that replay its corpus.
 
+#[path = "../heard/mod.rs"]
+mod heard;
+
 use std::sync::{Arc, Mutex};
 
 use windlass_firewall::{Compiled, Decision, Firewall, Ledger, List, Policy, Seen, Tracker, read};
@@ -17,7 +20,7 @@ pub fn check(data: &[u8]) {
     let rules = Arc::new(Compiled::new([Some(list)]));
     let policy = Arc::new(Policy::new(rules, &mut Ledger::default()));
     let tracker = Arc::new(Mutex::new(Tracker::new(16, [3, 5])));
-    let ways = Firewall::both(&policy, &tracker);
+    let ways = Firewall::both(&policy, &tracker, &heard::owner(&Arc::default()));
     let mut now = Tick(1_000_000_000);
     let mut rest = data;
     while let Some(([way, pause, length], tail)) = rest.split_first_chunk() {

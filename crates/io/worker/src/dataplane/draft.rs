@@ -6,7 +6,7 @@ use windlass_attach::port::TxPort;
 use windlass_bridge::fdb::Fdb;
 use windlass_bridge::groups::GroupsConf;
 use windlass_bridge::member::MemberConf;
-use windlass_firewall::{Compiled, Firewall, Ledger, Policy, Tracker};
+use windlass_firewall::{Compiled, Firewall, Ledger, Owner, Policy, Tracker};
 use windlass_nic::{EgressStage, IngressStage, Protection, protect};
 use windlass_shaper::Priority;
 use windlass_stats::{MemberCounters, Padded};
@@ -65,24 +65,27 @@ pub(super) struct DraftMember {
 
 impl DraftMember {
     /// What its frames pass before the bridge.
-    pub(super) fn ingress(&self) -> Box<[Arc<dyn IngressStage>]> {
+    pub(super) fn ingress(&self, owner: &Owner) -> Box<[Arc<dyn IngressStage>]> {
         let (mac, nospoof) = (self.conf.mac, self.conf.nospoof);
         let protection = protect(mac, nospoof, &self.tuning.protection);
-        let firewall = self.firewall().map(|[out, _]| Arc::new(out) as _);
+        let firewall = self.firewall(owner).map(|[out, _]| Arc::new(out) as _);
         protection.chain(firewall).collect()
     }
 
     /// What frames pass on their way to it.
-    pub(super) fn egress(&self) -> Box<[Arc<dyn EgressStage>]> {
-        let firewall = self.firewall().map(|[_, inwards]| Arc::new(inwards) as _);
+    pub(super) fn egress(&self, owner: &Owner) -> Box<[Arc<dyn EgressStage>]> {
+        let firewall = self
+            .firewall(owner)
+            .map(|[_, inwards]| Arc::new(inwards) as _);
         firewall.into_iter().collect()
     }
 
-    fn firewall(&self) -> Option<[Firewall; 2]> {
+    fn firewall(&self, owner: &Owner) -> Option<[Firewall; 2]> {
         let guarding = &self.guarding;
         Some(Firewall::both(
             guarding.policy.as_ref()?,
             guarding.tracker.as_ref()?,
+            owner,
         ))
     }
 }

@@ -4,16 +4,44 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use windlass_sync::spsc;
+use windlass_firewall::Told;
+use windlass_frame::RxId;
+use windlass_sync::{mpsc, spsc};
 
 use super::{DataPlane, DataPlaneError};
 use crate::command::{Command, Relayed};
-use crate::local::{self, LocalFrame};
+use crate::local::{self, LocalFrame, Notice, Teller};
 
 /// BPDUs of the daemon that wait for workers at most.
 pub const SENDS: usize = 64;
+/// The same of answers to what firewalls reject.
+pub const ANSWERS: usize = 64;
 /// Its other frames: what other members make it say delays no BPDU.
 pub const RELAYS: usize = 256;
+
+/// Whoever sends what the daemon sends.
+const DAEMON: RxId = RxId(u16::MAX);
+
+/// What firewalls tell, and what is sent for them.
+pub(super) struct Firewalls {
+    /// Where they tell it.
+    pub(super) teller: Arc<Teller>,
+    told: mpsc::Receiver<Told>,
+    /// Answers to what they reject that wait for workers.
+    answers: Arc<AtomicUsize>,
+}
+
+impl Firewalls {
+    pub(super) fn new(notice: &Arc<Notice>) -> Firewalls {
+        let (queue, told) = mpsc::channel(local::TOLD);
+        let notice = notice.clone();
+        Firewalls {
+            teller: Arc::new(Teller { queue, notice }),
+            told,
+            answers: Arc::default(),
+        }
+    }
+}
 
 impl DataPlane {
     /// Becomes readable when [`DataPlane::take_local`] has frames.
@@ -40,7 +68,7 @@ impl DataPlane {
     /// # Errors
     /// [`DataPlaneError::NoMember`], [`DataPlaneError::FrameSize`]. [`DataPlaneError::Busy`]: [`SENDS`] wait already.
     pub fn send(&mut self, member: u16, frame: &[u8]) -> Result<(), DataPlaneError> {
-        self.send_within(member, frame, self.sends.clone(), SENDS)
+        self.send_as(DAEMON, member, frame, (self.sends.clone(), SENDS))
     }
 
     /// The same for a frame that is no BPDU.
@@ -48,24 +76,46 @@ impl DataPlane {
     /// # Errors
     /// As [`DataPlane::send`], but [`DataPlaneError::Busy`] as [`DataPlane::relay`].
     pub fn reply(&mut self, member: u16, frame: &[u8]) -> Result<(), DataPlaneError> {
-        self.send_within(member, frame, self.relays.clone(), RELAYS)
+        self.send_as(DAEMON, member, frame, (self.relays.clone(), RELAYS))
     }
 
-    fn send_within(
+    /// The same for a frame that answers one of the member which a firewall has rejected: no firewall of the member is asked.
+    ///
+    /// # Errors
+    /// As [`DataPlane::send`]; [`DataPlaneError::Busy`]: [`ANSWERS`] wait already.
+    pub fn send_answer(&mut self, member: u16, frame: &[u8]) -> Result<(), DataPlaneError> {
+        let waiting = (self.firewalls.answers.clone(), ANSWERS);
+        self.send_as(windlass_firewall::ANSWERS, member, frame, waiting)
+    }
+
+    fn send_as(
         &mut self,
+        from: RxId,
         member: u16,
         frame: &[u8],
-        waiting: Arc<AtomicUsize>,
-        max: usize,
+        (waiting, max): (Arc<AtomicUsize>, usize),
     ) -> Result<(), DataPlaneError> {
         let bridge = self.draft_member(member)?.bridge;
         begin_send(&waiting, max, frame.len())?;
         self.home(bridge).send(Command::Send {
             member,
+            from,
             frame: frame.into(),
             waiting,
         });
         Ok(())
+    }
+
+    /// What firewalls have told.
+    pub fn take_told(&mut self) -> Vec<Told> {
+        std::iter::from_fn(|| self.firewalls.told.pop())
+            .take(local::TOLD)
+            .collect()
+    }
+
+    /// Forgets what firewalls told of members that are gone.
+    pub(super) fn forget_told(&mut self) {
+        self.local_stale += self.take_told().len() as u64;
     }
 
     /// Has a worker send a frame to the members of a set, each of which gets it with a tag or without as any flood. It waits behind

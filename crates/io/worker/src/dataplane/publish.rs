@@ -5,7 +5,8 @@ use std::sync::Arc;
 use windlass_bridge::forward::{Bridge, BridgeConf};
 use windlass_bridge::groups::GroupsConf;
 use windlass_bridge::member::MemberConf;
-use windlass_frame::TxId;
+use windlass_firewall::Owner;
+use windlass_frame::{RxId, TxId};
 
 use super::draft::DraftMember;
 use super::{DataPlane, DataPlaneError};
@@ -69,10 +70,16 @@ impl DataPlane {
         self.published = self
             .members
             .iter()
-            .map(|draft| {
+            .zip(0..)
+            .map(|(draft, id)| {
                 let m = draft.as_ref().filter(|m| !m.is_leaving)?;
                 let several = m.tx.as_ref().is_some_and(|tx| tx.has_choice());
-                let (ingress, egress) = (m.ingress(), m.egress());
+                let owner = Owner {
+                    member: RxId(id),
+                    mac: m.conf.mac,
+                    tell: self.firewalls.teller.clone(),
+                };
+                let (ingress, egress) = (m.ingress(&owner), m.egress(&owner));
                 let [shape_out, shape_in] = m.shaping.shapers();
                 Some(Arc::new(Member {
                     bridge: m.bridge,

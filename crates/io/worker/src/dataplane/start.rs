@@ -12,6 +12,7 @@ use windlass_sync::tsc::{self, Clock};
 use windlass_sync::{mpsc, spsc};
 
 use super::handle::WorkerHandle;
+use super::local::Firewalls;
 use super::{DataPlane, DataPlaneError};
 use crate::bell::Bell;
 use crate::command::Condemned;
@@ -94,6 +95,7 @@ impl DataPlane {
                 bells[worker].clone(),
             ));
         }
+        let firewalls = Firewalls::new(&shared.local);
         let plane = DataPlane {
             shared,
             workers,
@@ -111,6 +113,7 @@ impl DataPlane {
             local_moved: Vec::new(),
             local_stale: 0,
             sends: Arc::default(),
+            firewalls,
             relays: Arc::default(),
             wait,
             attachments: 0,

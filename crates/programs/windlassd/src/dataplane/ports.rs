@@ -10,6 +10,7 @@ mod neigh;
 mod owner;
 mod rounds;
 mod snoop;
+mod told;
 mod tree;
 mod uplinks;
 mod watch;
@@ -70,6 +71,8 @@ struct MemberState {
     id: u16,
     bridge: Name,
     own: Option<MacAddr>,
+    /// The zone of a VNIC, if it is in one.
+    zone: Option<Name>,
     vlans: Vec<u16>,
     settings: MemberSettings,
     endpoint: Option<Watched>,
@@ -303,6 +306,7 @@ impl Ports {
             id,
             bridge: uplink.bridge.clone(),
             own: None,
+            zone: None,
             vlans: Vec::new(),
             settings: settings.clone(),
             device: Some(uplink.device.as_str().to_owned()),
@@ -364,6 +368,7 @@ impl Ports {
             id,
             bridge: vnic.bridge.clone(),
             own: Some(mac),
+            zone: vnic.zone.name().cloned(),
             vlans: vlans_of(&settings),
             settings: settings.clone(),
             endpoint,

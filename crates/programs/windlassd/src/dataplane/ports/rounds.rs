@@ -196,6 +196,7 @@ impl Ports {
             }
             self.hear_bpdu(frame.member, frame.bytes());
         }
+        self.hear_firewalls();
     }
 
     /// Sleeps until there is something to do.
