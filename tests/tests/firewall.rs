@@ -61,6 +61,7 @@ fn bind(lab: &Lab, guest: &str, host: &str, port: u16) -> UdpSocket {
 }
 
 fn hears(socket: &UdpSocket, text: &[u8]) {
+    socket.set_read_timeout(Some(LONG)).expect("a time");
     let mut buffer = [0; 6_000];
     let n = uninterrupted(|| socket.recv(&mut buffer)).expect("a datagram");
     assert!(buffer[..n] == *text, "{n} bytes");

@@ -14,12 +14,13 @@
 //!
 //! # Limits
 //! Cost: four nodes for each field, and at most [`WORDS_MAX`] words of each, whatever the rules are. Memory: [`BYTES_MAX`]; rules that
-//! would take more, such as thousands of nested ranges, are refused.
+//! would take more, such as thousands of nested ranges, are refused. So are rules that would take long to compile ([`CompileError::TooSlow`]).
+//! Rules that name the same set are swept as one.
 
 use std::collections::HashMap;
 
 use thiserror::Error;
-use windlass_rules::Addresses::Any;
+use windlass_rules::Addresses::{Any, Set};
 use windlass_rules::{Direction, Family, Prefix, RULES_MAX, Rule, Rules, Side, State};
 
 use windlass_wire::ether::proto;
@@ -35,6 +36,8 @@ pub const WORDS_MAX: usize = RULES_MAX.div_ceil(64) + GROUPS;
 const SUMMARY: usize = WORDS_MAX.div_ceil(64);
 /// Bytes of the classes and words of a list at most; the search trees are not counted.
 pub const BYTES_MAX: usize = 8 << 20;
+/// Words of bits that are changed and looked up while a list is compiled.
+const TIME_MAX: usize = 8 << 20;
 
 /// Why rules are not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -42,6 +45,9 @@ pub enum CompileError {
     /// Their tables would be larger than [`BYTES_MAX`].
     #[error("the rules overlap too much: their tables would need more than {} MiB", BYTES_MAX >> 20)]
     TooLarge,
+    /// It would take too long.
+    #[error("the rules overlap too much: they would take too long to compile")]
+    TooSlow,
     /// More than [`RULES_MAX`].
     #[error("{0} rules; there may be {RULES_MAX}")]
     TooMany(usize),
@@ -93,9 +99,29 @@ impl Field {
     }
 }
 
-/// Ranges of a field, each with the number of its rule, and the rules for which it is open.
+/// What compiling a list may take.
+struct Budget {
+    /// Bytes of classes and words.
+    bytes: usize,
+    /// Words that are changed and looked up.
+    words: usize,
+}
+
+impl Budget {
+    fn take_words(&mut self, words: usize) -> Result<(), CompileError> {
+        let left = self.words.checked_sub(words);
+        self.words = left.ok_or(CompileError::TooSlow)?;
+        Ok(())
+    }
+}
+
+/// Ranges of a field, each with the group of rules that has it, and the rules for which it is open. A rule is in one group at most.
 struct Ranges {
     ranges: Vec<(u128, u128, u32)>,
+    /// Of each group: its rules, as bits of words in ascending order.
+    groups: Vec<Vec<(u32, u64)>>,
+    /// Groups of the rules that name a set.
+    by_set: HashMap<usize, u32>,
     open: Vec<u32>,
     words: usize,
 }
@@ -104,39 +130,60 @@ impl Ranges {
     fn new(rules: usize) -> Ranges {
         Ranges {
             ranges: Vec::new(),
+            groups: Vec::new(),
+            by_set: HashMap::new(),
             open: Vec::new(),
             words: rules.div_ceil(64),
         }
     }
 
+    /// Rules come in ascending order.
     fn add(&mut self, rule: u32, ranges: Option<Vec<(u128, u128)>>) {
         match ranges {
             None => self.open.push(rule),
             Some(ranges) => {
-                let ranges = ranges.into_iter().map(|(first, last)| (first, last, rule));
+                let group = self.groups.len() as u32;
+                self.groups.push(vec![bit_of(rule)]);
+                let ranges = ranges.into_iter().map(|(first, last)| (first, last, group));
                 self.ranges.extend(ranges);
             }
         }
     }
 
+    /// The same for a set, whose ranges are asked for once.
+    fn add_set(&mut self, rule: u32, set: usize, ranges: impl FnOnce() -> Vec<(u128, u128)>) {
+        let Some(group) = self.by_set.get(&set) else {
+            self.by_set.insert(set, self.groups.len() as u32);
+            self.add(rule, Some(ranges()));
+            return;
+        };
+        let (word, bit) = bit_of(rule);
+        if let Some(bits) = self.groups.get_mut(*group as usize) {
+            match bits.last_mut() {
+                Some((last, bits)) if *last == word => *bits |= bit,
+                _ => bits.push((word, bit)),
+            }
+        }
+    }
+
     /// The field, and the intervals with their classes.
-    fn classes(self, room: &mut usize) -> Result<(Field, Vec<(u128, u32)>), CompileError> {
+    fn classes(self, budget: &mut Budget) -> Result<(Field, Vec<(u128, u32)>), CompileError> {
         let mut any = vec![0u64; self.words];
         for rule in &self.open {
-            set(&mut any, *rule, true);
+            toggle(&mut any, &[bit_of(*rule)]);
         }
         // Where a range begins or has ended, in order.
         let mut edges: Vec<(u128, bool, u32)> = Vec::new();
-        for (first, last, rule) in self.ranges {
-            edges.push((first, true, rule));
+        for (first, last, group) in self.ranges {
+            edges.push((first, true, group));
             if let Some(behind) = last.checked_add(1) {
-                edges.push((behind, false, rule));
+                edges.push((behind, false, group));
             }
         }
         edges.sort_unstable();
         let mut sweep = Sweep {
-            depth: HashMap::new(),
-            changed: Vec::new(),
+            depth: vec![0; self.groups.len()],
+            groups: self.groups,
             now: any.clone(),
             known: HashMap::new(),
             field: Field {
@@ -148,10 +195,10 @@ impl Ranges {
         let mut edges = edges.into_iter().peekable();
         let mut at = 0;
         loop {
-            while let Some((_, begins, rule)) = edges.next_if(|(edge, ..)| *edge == at) {
-                sweep.step(rule, begins);
+            while let Some((_, begins, group)) = edges.next_if(|(edge, ..)| *edge == at) {
+                sweep.step(group, begins, budget)?;
             }
-            let class = sweep.class(room)?;
+            let class = sweep.class(budget)?;
             // A range that ends where another begins may change nothing.
             if starts.last().is_none_or(|(_, last)| *last != class) {
                 starts.push((at, class));
@@ -164,28 +211,36 @@ impl Ranges {
     }
 }
 
-fn set(words: &mut [u64], rule: u32, is_on: bool) {
-    if let Some(word) = words.get_mut(rule as usize / 64) {
-        let bit = 1u64 << (rule % 64);
-        *word = if is_on { *word | bit } else { *word & !bit };
+/// The word of a rule, and its bit there.
+const fn bit_of(rule: u32) -> (u32, u64) {
+    (rule / 64, 1 << (rule % 64))
+}
+
+fn toggle(words: &mut [u64], bits: &[(u32, u64)]) {
+    for (word, bits) in bits {
+        if let Some(word) = words.get_mut(*word as usize) {
+            *word ^= bits;
+        }
     }
 }
 
 /// Intervals in ascending order.
 struct Sweep {
-    /// By rule: how many of its ranges are open here.
-    depth: HashMap<u32, u32>,
-    /// Words that differ from `any`, in no order.
-    changed: Vec<u32>,
+    /// By group: how many of its ranges are open here.
+    depth: Vec<u32>,
+    groups: Vec<Vec<(u32, u64)>>,
     now: Vec<u64>,
-    /// Classes by the words that differ.
+    /// Classes by the words that differ from `any`.
     known: HashMap<Vec<(u32, u64)>, u32>,
     field: Field,
 }
 
 impl Sweep {
-    fn step(&mut self, rule: u32, begins: bool) {
-        let depth = self.depth.entry(rule).or_default();
+    fn step(&mut self, group: u32, begins: bool, budget: &mut Budget) -> Result<(), CompileError> {
+        let index = group as usize;
+        let (Some(depth), Some(bits)) = (self.depth.get_mut(index), self.groups.get(index)) else {
+            return Ok(());
+        };
         let was = *depth;
         *depth = if begins {
             was.saturating_add(1)
@@ -193,26 +248,23 @@ impl Sweep {
             was.saturating_sub(1)
         };
         if (was == 0) != (*depth == 0) {
-            set(&mut self.now, rule, begins);
-            let word = rule / 64;
-            if !self.changed.contains(&word) {
-                self.changed.push(word);
-            }
+            budget.take_words(bits.len())?;
+            toggle(&mut self.now, bits);
         }
+        Ok(())
     }
 
-    fn class(&mut self, room: &mut usize) -> Result<u32, CompileError> {
-        let (now, any) = (&self.now, &self.field.any);
-        let differs = |word: &u32| now.get(*word as usize) != any.get(*word as usize);
-        self.changed.retain(differs);
-        self.changed.sort_unstable();
-        let value = |word: &u32| (*word, now.get(*word as usize).copied().unwrap_or(0));
-        let words: Vec<(u32, u64)> = self.changed.iter().map(value).collect();
+    fn class(&mut self, budget: &mut Budget) -> Result<u32, CompileError> {
+        let pairs = (0..).zip(self.now.iter().zip(&self.field.any));
+        let differ = pairs.filter(|(_, (now, any))| now != any);
+        let words: Vec<(u32, u64)> = differ.map(|(word, (now, _))| (word, *now)).collect();
+        budget.take_words(words.len())?;
         if let Some(class) = self.known.get(&words) {
             return Ok(*class);
         }
         let cost = size_of::<Class>().saturating_add(words.len().saturating_mul(8));
-        *room = room.checked_sub(cost).ok_or(CompileError::TooLarge)?;
+        let left = budget.bytes.checked_sub(cost);
+        budget.bytes = left.ok_or(CompileError::TooLarge)?;
         let mut class = Class {
             nonzero: [0; SUMMARY],
             differs: [0; SUMMARY],
@@ -339,10 +391,14 @@ fn ranges(list: &Rules, here: &[Option<(u16, &Rule)>], family: Family) -> [Range
         let Some((_, rule)) = rule else {
             continue;
         };
-        let addresses = |side| {
+        let prefixes = |side: &Side| {
             let prefixes = list.prefixes(side)?.iter();
             let prefixes = prefixes.filter(|prefix| family_of(prefix) == family);
-            Some(prefixes.map(Prefix::range).collect())
+            Some(prefixes.map(Prefix::range).collect::<Vec<_>>())
+        };
+        let addresses = |ranges: &mut Ranges, side: &Side| match side.addresses {
+            Set(set) => ranges.add_set(number, set, || prefixes(side).unwrap_or_default()),
+            _ => ranges.add(number, prefixes(side)),
         };
         let ports = |side: &[(u16, u16)]| {
             let wide = |(first, last): &(u16, u16)| ((*first).into(), (*last).into());
@@ -355,8 +411,8 @@ fn ranges(list: &Rules, here: &[Option<(u16, &Rule)>], family: Family) -> [Range
         });
         kinds.add(number, kinds_of(rule));
         to_port.add(number, second.or_else(|| ports(&rule.to.ports)));
-        from.add(number, addresses(&rule.from));
-        to.add(number, addresses(&rule.to));
+        addresses(from, &rule.from);
+        addresses(to, &rule.to);
         from_port.add(number, ports(&rule.from.ports));
     }
     ranges
@@ -374,7 +430,7 @@ impl Table {
         list: &Rules,
         direction: Direction,
         family: Family,
-        room: &mut usize,
+        budget: &mut Budget,
     ) -> Result<Option<Box<Table>>, CompileError> {
         let can_match = |rule: &Rule| {
             let is_here = |prefixes: Option<&[Prefix]>| {
@@ -403,11 +459,11 @@ impl Table {
             Family::V4 => Addresses::V4(narrow(&starts, u32::MAX)),
             Family::V6 => Addresses::V6(Search::new(&starts, u128::MAX)),
         };
-        let (f0, kinds) = kinds.classes(room)?;
-        let (f1, to_port) = to_port.classes(room)?;
-        let (f2, from) = from.classes(room)?;
-        let (f3, to) = to.classes(room)?;
-        let (f4, from_port) = from_port.classes(room)?;
+        let (f0, kinds) = kinds.classes(budget)?;
+        let (f1, to_port) = to_port.classes(budget)?;
+        let (f2, from) = from.classes(budget)?;
+        let (f3, to) = to.classes(budget)?;
+        let (f4, from_port) = from_port.classes(budget)?;
         Ok(Some(Box::new(Table {
             rules: here
                 .iter()
@@ -504,8 +560,11 @@ impl Classifier {
         if list.rules.len() > RULES_MAX {
             return Err(CompileError::TooMany(list.rules.len()));
         }
-        let mut room = BYTES_MAX;
-        let mut table = |direction, family| Table::new(list, direction, family, &mut room);
+        let mut budget = Budget {
+            bytes: BYTES_MAX,
+            words: TIME_MAX,
+        };
+        let mut table = |direction, family| Table::new(list, direction, family, &mut budget);
         let (inwards, out) = (Direction::In, Direction::Out);
         Ok(Classifier {
             tables: [

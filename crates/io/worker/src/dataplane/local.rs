@@ -14,10 +14,10 @@ use crate::local::{self, LocalFrame, Notice, Teller};
 
 /// BPDUs of the daemon that wait for workers at most.
 pub const SENDS: usize = 64;
-/// The same of answers to what firewalls reject.
-pub const ANSWERS: usize = 64;
 /// Its other frames: what other members make it say delays no BPDU.
 pub const RELAYS: usize = 256;
+/// Its answers to what firewalls reject.
+pub const ANSWERS: usize = 64;
 
 /// Whoever sends what the daemon sends.
 const DAEMON: RxId = RxId(u16::MAX);
