@@ -114,6 +114,7 @@ const DROPS: &[(&str, &str)] = &[
         "tests/tests/guard.rs",
         "ip-spoof dhcp-spoof router-guard dhcp-guard",
     ),
+    ("tests/tests/lease.rs", "lease-refused"),
     (
         "tests/tests/firewall.rs",
         "firewall firewall-in flow-limit flow-limit-in",

@@ -100,6 +100,7 @@ pub struct Offload {
 const NEEDS_CSUM: u8 = 1;
 const DATA_VALID: u8 = 2;
 const ECN: u8 = 4;
+const GIVES: u8 = 8;
 
 impl Offload {
     /// An ordinary frame with a checksum of its own.
@@ -160,6 +161,18 @@ impl Offload {
     #[inline(always)]
     pub const fn ecn(&self) -> bool {
         self.flags & ECN != 0
+    }
+
+    /// The same, and the frame may give its receivers addresses: a whole message of a DHCP server or a router that may be believed.
+    pub const fn giving(mut self) -> Offload {
+        self.flags |= GIVES;
+        self
+    }
+
+    /// The frame may give its receivers addresses. All of its bytes are private, or were when this was found.
+    #[inline(always)]
+    pub const fn gives(&self) -> bool {
+        self.flags & GIVES != 0
     }
 
     /// Encodes the virtio header for a receiver that takes it as it is. `shift` is 4 when a tag is

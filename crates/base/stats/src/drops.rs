@@ -52,7 +52,7 @@ drops! {
     BadSource, "bad-source", Ingress, "The source address is zero, a group address, or the bridge's own.";
     MacSpoof, "mac-spoof", Ingress, "The source address is not the VNIC's own, and mac-nospoof is on.";
     Restricted, "restricted", Ingress, "Neither IPv4 nor IPv6 nor ARP, and the VNIC is restricted.";
-    IpSpoof, "ip-spoof", Ingress, "An IP, ARP or neighbour's address that is not among the VNIC's allowed-ips, and ip-nospoof is on; or what cannot be read.";
+    IpSpoof, "ip-spoof", Ingress, "An IP, ARP or neighbour's address that allowed-ips does not name and the VNIC was not given, and ip-nospoof is on; or what cannot be read.";
     DhcpSpoof, "dhcp-spoof", Ingress, "A DHCP client that is not the VNIC, and dhcp-nospoof is on; or what cannot be read.";
     RouterGuard, "router-guard", Ingress, "A router advertisement or a redirect, and router-guard is on; or what cannot be read.";
     DhcpGuard, "dhcp-guard", Ingress, "A message of a DHCP server, and dhcp-guard is on; or what cannot be read.";
@@ -88,6 +88,7 @@ drops! {
     QueueSlow, "queue-slow", Egress, "Above the maxbw of the member or a flow, and frames had waited above 5 ms for 100 ms (CoDel).";
     FirewallIn, "firewall-in", Egress, "A rule of the VNIC's firewall does not let it in; or what cannot be read.";
     FlowLimitIn, "flow-limit-in", Egress, "The first packet of a connection towards the VNIC for which its firewall has no room.";
+    LeaseRefused, "lease-refused", Egress, "An answer of DHCP that would give the VNIC an address that another one's allowed-ips names, or more than 64.";
     SegmentLimit, "segment-limit", Egress, "Software segmentation would make more frames than one visit may send.";
 }
 

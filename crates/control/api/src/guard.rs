@@ -1,4 +1,4 @@
-//! What protection takes: addresses that a VNIC speaks for, DHCP client identifiers, and the settings made of them.
+//! What protection takes: addresses that a VNIC speaks for and how it comes to them, DHCP client identifiers, and the settings made of them.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -7,6 +7,7 @@ use std::str::FromStr;
 use thiserror::Error;
 use windlass_rules::{Prefix, PrefixError};
 
+use crate::name::MacAddr;
 use crate::option::Value;
 use crate::property::{Properties, Scope};
 
@@ -34,6 +35,15 @@ pub enum AllowedError {
         "\"{0}\" is not a client identifier: 1 to {CLIENT_ID_MAX} bytes, as text or as 0x and hex digits"
     )]
     ClientId(String),
+    /// No way to come to an address.
+    #[error("\"{0}\" is none of dhcpv4, dhcpv6, slaac and addrconf")]
+    Method(String),
+    /// Not the link-layer address of one station.
+    #[error("\"{0}\" is not the MAC address of one station, such as 02:00:00:00:00:01")]
+    Mac(String),
+    /// An entry is given twice.
+    #[error("\"{0}\" is given twice")]
+    Twice(String),
     /// More entries than may be.
     #[error("{0} entries; there may be {ALLOWED_MAX}")]
     TooMany(usize),
@@ -181,11 +191,127 @@ impl fmt::Display for ClientIds {
     }
 }
 
+/// Ways in which a VNIC comes to addresses that nobody names: "dhcpv4,slaac".
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DynamicMethods {
+    /// DHCPv4.
+    pub dhcpv4: bool,
+    /// DHCPv6, addresses and prefixes.
+    pub dhcpv6: bool,
+    /// Router advertisements.
+    pub slaac: bool,
+}
+
+impl DynamicMethods {
+    /// All of them.
+    pub const ALL: Self = Self {
+        dhcpv4: true,
+        dhcpv6: true,
+        slaac: true,
+    };
+
+    /// Whether there is none.
+    pub fn is_empty(self) -> bool {
+        self == Self::default()
+    }
+}
+
+impl FromStr for DynamicMethods {
+    type Err = AllowedError;
+    fn from_str(text: &str) -> Result<Self, AllowedError> {
+        let mut methods = Self::default();
+        for entry in entries(text)? {
+            match entry {
+                "dhcpv4" => methods.dhcpv4 = true,
+                "dhcpv6" => methods.dhcpv6 = true,
+                "slaac" => methods.slaac = true,
+                "addrconf" => (methods.dhcpv6, methods.slaac) = (true, true),
+                _ => return Err(AllowedError::Method(shown(entry))),
+            }
+        }
+        Ok(methods)
+    }
+}
+
+impl fmt::Display for DynamicMethods {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words = [
+            (self.dhcpv4, "dhcpv4"),
+            (self.dhcpv6, "dhcpv6"),
+            (self.slaac, "slaac"),
+        ];
+        let words = words
+            .iter()
+            .filter_map(|(is_on, word)| is_on.then_some(*word));
+        f.write_str(&match words.collect::<Vec<_>>() {
+            words if words.is_empty() => "none".into(),
+            words => words.join(","),
+        })
+    }
+}
+
+/// Further link-layer addresses of a VNIC: "02:00:00:00:00:01,02:00:00:00:00:02".
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Macs(Vec<MacAddr>);
+
+impl Macs {
+    /// What holds for a member of this kind with these properties set.
+    pub(crate) fn of(scope: Scope, set: &Properties) -> Self {
+        match set.effective(scope, "secondary-macs") {
+            // Checked when it was set.
+            Some(Value::Text(text)) => text.parse().unwrap_or_default(),
+            _ => Self::default(),
+        }
+    }
+
+    /// Each of them.
+    pub fn iter(&self) -> impl Iterator<Item = MacAddr> + '_ {
+        self.0.iter().copied()
+    }
+}
+
+impl IntoIterator for Macs {
+    type Item = MacAddr;
+    type IntoIter = std::vec::IntoIter<MacAddr>;
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
+impl FromStr for Macs {
+    type Err = AllowedError;
+    fn from_str(text: &str) -> Result<Self, AllowedError> {
+        let mut macs = Vec::new();
+        for entry in entries(text)? {
+            let mac: Option<MacAddr> = entry.parse().ok();
+            let mac = mac.filter(|mac| !mac.is_multicast() && !mac.is_zero());
+            let mac = mac.ok_or_else(|| AllowedError::Mac(shown(entry)))?;
+            if macs.contains(&mac) {
+                return Err(AllowedError::Twice(shown(entry)));
+            }
+            macs.push(mac);
+        }
+        Ok(Self(macs))
+    }
+}
+
+impl fmt::Display for Macs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, mac) in self.0.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            write!(f, "{comma}{mac}")?;
+        }
+        Ok(())
+    }
+}
+
 /// What the packets of a member are held against.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GuardSettings {
     /// The addresses that it speaks for, with `ip-nospoof`.
     pub ips: Option<AllowedIps>,
+    /// How it comes to further ones, with `ip-nospoof`.
+    pub methods: DynamicMethods,
     /// The client identifiers that it may use, with `dhcp-nospoof`.
     pub client_ids: Option<ClientIds>,
     /// It is no router.
@@ -208,8 +334,22 @@ impl GuardSettings {
         // Checked when they were set.
         let ips: AllowedIps = text("allowed-ips").parse().unwrap_or_default();
         let ids: ClientIds = text("allowed-dhcp-cids").parse().unwrap_or_default();
+        let methods: Option<DynamicMethods> = match set.effective(scope, "dynamic-methods") {
+            Some(Value::Text(text)) => Some(text.parse().unwrap_or_default()),
+            _ => None,
+        };
+        let is_named = !ips.is_empty() || methods.is_some_and(|methods| !methods.is_empty());
+        let otherwise = match ips.is_empty() {
+            true => DynamicMethods::ALL,
+            false => DynamicMethods::default(),
+        };
+        let ips = is_on("ip-nospoof", is_named).then_some(ips);
         Self {
-            ips: is_on("ip-nospoof", !ips.is_empty()).then_some(ips),
+            methods: match ips {
+                Some(_) => methods.unwrap_or(otherwise),
+                None => DynamicMethods::default(),
+            },
+            ips,
             client_ids: is_on("dhcp-nospoof", !ids.is_empty()).then_some(ids),
             router_guard: set.flag(scope, "router-guard"),
             dhcp_guard: set.flag(scope, "dhcp-guard"),
@@ -315,6 +455,70 @@ mod tests {
         let mut set = Properties::default();
         assert!(set.assign(Scope::Vnic, "allowed-ips=10.0.0.1/8").is_err());
         assert!(set.assign(Scope::Uplink, "allowed-ips=10.0.0.1").is_err());
+    }
+
+    /// Methods are a set; they turn the check on, and are all there is where nothing is named.
+    #[test]
+    fn dynamic_methods() {
+        let of = |text: &str| text.parse::<DynamicMethods>();
+        for (text, canonical) in [
+            ("", "none"),
+            ("none", "none"),
+            ("slaac,dhcpv4", "dhcpv4,slaac"),
+            ("addrconf", "dhcpv6,slaac"),
+            ("addrconf,dhcpv4,slaac", "dhcpv4,dhcpv6,slaac"),
+        ] {
+            assert_eq!(of(text).expect(text).to_string(), canonical);
+        }
+        for bad in [",", "dhcp", "all", "dhcpv4,", "DHCPV4"] {
+            assert!(of(bad).is_err(), "{bad}");
+        }
+        let of = |settings: &[&str]| {
+            let mut set = Properties::default();
+            for setting in settings {
+                set.assign(Scope::Vnic, setting).expect(setting);
+            }
+            let guard = GuardSettings::of(Scope::Vnic, &set);
+            (guard.ips.is_some(), guard.methods.to_string())
+        };
+        for (settings, is_on, methods) in [
+            (&[][..], false, "none"),
+            (&["ip-nospoof=on"], true, "dhcpv4,dhcpv6,slaac"),
+            (&["allowed-ips=10.0.0.1"], true, "none"),
+            (
+                &["allowed-ips=10.0.0.1", "dynamic-methods=addrconf"],
+                true,
+                "dhcpv6,slaac",
+            ),
+            (&["dynamic-methods=dhcpv4"], true, "dhcpv4"),
+            (&["dynamic-methods=none"], false, "none"),
+            (&["ip-nospoof=on", "dynamic-methods=none"], true, "none"),
+            (&["ip-nospoof=off", "dynamic-methods=dhcpv4"], false, "none"),
+        ] {
+            assert_eq!(of(settings), (is_on, methods.into()), "{settings:?}");
+        }
+    }
+
+    /// Link-layer addresses are those of stations, each once.
+    #[test]
+    fn macs() {
+        let of = |text: &str| text.parse::<Macs>();
+        let two = "02:00:00:00:00:01,02:00:00:00:00:02";
+        assert_eq!(of(two).expect(two).to_string(), two);
+        assert_eq!(of("none"), Ok(Macs::default()));
+        for bad in [
+            ",",
+            "02:00:00:00:00",
+            "00:00:00:00:00:00",
+            "01:00:00:00:00:00",
+            "ff:ff:ff:ff:ff:ff",
+            "02:00:00:00:00:01,02:00:00:00:00:01",
+        ] {
+            assert!(of(bad).is_err(), "{bad}");
+        }
+        let many = (0..=ALLOWED_MAX).map(|n| format!("02:00:00:00:00:{n:02x}"));
+        let many = many.collect::<Vec<_>>().join(",");
+        assert_eq!(of(&many), Err(AllowedError::TooMany(33)));
     }
 
     proptest! {

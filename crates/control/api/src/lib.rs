@@ -91,7 +91,7 @@ pub use diff::{Change, Object, diff, patch};
 pub use error::{Detail, ErrorBody, ErrorCode};
 pub use firewall::{FirewallSettings, RuleList, RuleView};
 pub use flow::{Flow, FlowAttributes, FlowCounters, FlowPatch, FlowSettings, FlowView, Priority};
-pub use guard::{AllowedError, AllowedIps, ClientIds, GuardSettings};
+pub use guard::{AllowedError, AllowedIps, ClientIds, DynamicMethods, GuardSettings, Macs};
 pub use name::{IfAddr, Ifname, MacAddr, Name, NameError, Netns, SocketPath, ZoneRef};
 pub use object::{
     Bridge, BridgePatch, DOCUMENT_VERSION, Document, Member, StaticEntry, StaticKind, Uplink,
@@ -108,10 +108,11 @@ pub use validate::validate;
 pub use vhost::{SocketMode, SocketOwner, VHOST_QUEUES_MAX, VhostUser};
 pub use view::{
     Applied, BridgePlace, BridgeStats, BridgeView, Counters, DaemonView, EventKind,
-    FDB_PAGE_DEFAULT, FdbAdd, FdbEntry, FdbKind, FdbPage, FdbQuery, Flushed, GroupView, LimitView,
-    McastPortView, McastView, MemberDrops, MemberStats, MigrationCheck, MigrationChecked,
-    MonitorEvent, Moved, NeighboursView, PeerView, RecentDrops, State, Stats, Status, TableStats,
-    TreePortView, TreeView, UplinkView, VnicView, WorkerMove, WorkerStats, ZoneView,
+    FDB_PAGE_DEFAULT, FdbAdd, FdbEntry, FdbKind, FdbPage, FdbQuery, Flushed, GroupView,
+    LearnedAddress, LearningMethod, LimitView, McastPortView, McastView, MemberDrops, MemberStats,
+    MigrationCheck, MigrationChecked, MonitorEvent, Moved, NeighboursView, PeerView, RecentDrops,
+    State, Stats, Status, TableStats, TreePortView, TreeView, UplinkView, VnicView, WorkerMove,
+    WorkerStats, ZoneView,
 };
 pub use vlan::VlanSet;
 

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::attach::{Attachment, Packet};
 use crate::flow::Flow;
+use crate::guard::Macs;
 use crate::name::{Ifname, MacAddr, Name, Netns, ZoneRef};
 use crate::property::{BridgeSettings, MemberSettings, Properties, PropertyPatch, Scope};
 
@@ -124,6 +125,12 @@ impl Vnic {
     pub fn settings(&self) -> MemberSettings {
         MemberSettings::of(Scope::Vnic, &self.properties)
     }
+
+    /// Its link-layer addresses: its own, if it has one yet, and further ones.
+    pub fn macs(&self) -> impl Iterator<Item = MacAddr> {
+        let others = Macs::of(Scope::Vnic, &self.properties);
+        self.mac.into_iter().chain(others)
+    }
 }
 
 /// Whether an entry of the forwarding table can move.
@@ -230,7 +237,7 @@ impl Document {
             .vnics
             .iter()
             .chain(&old.vnics)
-            .filter_map(|vnic| vnic.mac)
+            .flat_map(Vnic::macs)
             .collect();
         let kept: HashMap<&Name, Option<MacAddr>> = old
             .vnics

@@ -9,7 +9,7 @@ use std::net::Ipv4Addr;
 use thiserror::Error;
 use windlass_rules::{RuleError, Rules};
 
-use crate::guard::{AllowedError, AllowedIps, ClientIds};
+use crate::guard::{AllowedError, AllowedIps, ClientIds, DynamicMethods, Macs};
 use crate::vlan::{VlanError, VlanSet};
 
 /// The type of an option's value.
@@ -27,6 +27,10 @@ pub enum ValueKind {
     Ipv4,
     /// A [`ClientIds`]; a string in JSON.
     ClientIds,
+    /// [`DynamicMethods`]; a string in JSON.
+    Methods,
+    /// [`Macs`]; a string in JSON.
+    Macs,
     /// [`Rules`] of a firewall; a string in JSON.
     Rules,
     /// A path of a file or a directory; a string.
@@ -206,6 +210,14 @@ impl OptionSpec {
                 Ok(ids) => Ok(Value::Text(ids.to_string())),
                 Err(error) => Err(ValueError::Allowed { name, error }),
             },
+            ValueKind::Methods => match text.parse::<DynamicMethods>() {
+                Ok(methods) => Ok(Value::Text(methods.to_string())),
+                Err(error) => Err(ValueError::Allowed { name, error }),
+            },
+            ValueKind::Macs => match text.parse::<Macs>() {
+                Ok(macs) => Ok(Value::Text(macs.to_string())),
+                Err(error) => Err(ValueError::Allowed { name, error }),
+            },
             ValueKind::Rules => match text.parse::<Rules>() {
                 Ok(rules) => Ok(Value::Text(rules.to_string())),
                 Err(error) => Err(ValueError::Rules { name, error }),
@@ -263,6 +275,8 @@ impl OptionSpec {
             ValueKind::Ips => "list of addresses and prefixes".into(),
             ValueKind::Ipv4 => "IPv4 address".into(),
             ValueKind::ClientIds => "any, or list of identifiers".into(),
+            ValueKind::Methods => "list of dhcpv4,dhcpv6,slaac,addrconf".into(),
+            ValueKind::Macs => "list of MAC addresses".into(),
             ValueKind::Rules => "rules".into(),
             ValueKind::Path => "path".into(),
             ValueKind::Cores => "list of cores".into(),

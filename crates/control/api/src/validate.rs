@@ -115,7 +115,10 @@ impl<'a> Index<'a> {
     fn of(document: &'a Document, before: &Document, defects: &mut Defects) -> Self {
         let old: HashMap<&Name, &Vnic> = before.vnics.iter().map(|v| (&v.name, v)).collect();
         let is_new = |vnic: &&Vnic| {
-            let has = |v: &Vnic| (v.zone.clone(), v.bridge.clone(), v.mac, v.attach.clone());
+            let has = |v: &Vnic| {
+                let macs: Vec<_> = v.macs().collect();
+                (v.zone.clone(), v.bridge.clone(), macs, v.attach.clone())
+            };
             old.get(&vnic.name).is_none_or(|old| has(old) != has(vnic))
         };
         let devices: HashSet<_> = before
@@ -300,22 +303,27 @@ fn check_vnics(index: &Index<'_>, defects: &mut Defects) {
 fn check_addresses(index: &Index<'_>, defects: &mut Defects) {
     let mut seen: HashMap<(&Name, MacAddr), Vec<(VlanSet, &Vnic)>> = HashMap::new();
     for &vnic in &index.vnics {
-        let Some(mac) = vnic.mac else { continue };
         let filtering = index.bridges.get(&vnic.bridge).copied().unwrap_or(false);
         let vlans = if filtering {
             vnic.settings().vlans()
         } else {
             VlanSet::of([1])
         };
-        let others = seen.entry((&vnic.bridge, mac)).or_default();
-        if let Some((_, other)) = others.iter().find(|(set, _)| set.intersects(&vlans)) {
-            let message = format!(
-                "{mac} is the address of VNIC \"{}\" on the same bridge and VLAN",
-                other.name
-            );
-            defects.add(format!("vnics.{}.mac", vnic.name), message);
+        for (number, mac) in vnic.macs().enumerate() {
+            let others = seen.entry((&vnic.bridge, mac)).or_default();
+            if let Some((_, other)) = others.iter().find(|(set, _)| set.intersects(&vlans)) {
+                let message = format!(
+                    "{mac} is the address of VNIC \"{}\" on the same bridge and VLAN",
+                    other.name
+                );
+                let place = match number {
+                    0 if vnic.mac.is_some() => "mac",
+                    _ => "properties.secondary-macs",
+                };
+                defects.add(format!("vnics.{}.{place}", vnic.name), message);
+            }
+            others.push((vlans.clone(), vnic));
         }
-        others.push((vlans, vnic));
     }
 }
 
@@ -368,7 +376,7 @@ fn check_sockets(document: &Document, index: &Index<'_>, defects: &mut Defects) 
 fn check_entries(document: &Document, index: &Index<'_>, defects: &mut Defects) {
     let mut keys = HashSet::new();
     let own: HashMap<(&Name, MacAddr), &Vnic> = (document.vnics.iter())
-        .filter_map(|vnic| Some(((&vnic.bridge, vnic.mac?), vnic)))
+        .flat_map(|vnic| vnic.macs().map(move |mac| ((&vnic.bridge, mac), vnic)))
         .collect();
     for entry in &document.fdb {
         let path = format!("fdb.{}.{}.{}", entry.bridge, entry.vlan, entry.mac);

@@ -54,6 +54,30 @@ impl State {
     }
 }
 
+/// How a VNIC came to an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum LearningMethod {
+    /// An ACK of DHCPv4.
+    Dhcpv4,
+    /// A reply of DHCPv6.
+    Dhcpv6,
+    /// A router advertisement.
+    Slaac,
+}
+
+/// An address that a VNIC was given.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LearnedAddress {
+    /// The address; a delegated prefix with its length.
+    pub address: String,
+    /// How the VNIC came to it.
+    pub method: LearningMethod,
+    /// For how many seconds it has it, if it is not renewed; `None`: for ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds_left: Option<u64>,
+}
+
 /// The state of a member, and why.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Status {
@@ -75,6 +99,9 @@ pub struct Status {
     /// Connections that came up since the object was made.
     #[serde(default)]
     pub connects: u64,
+    /// Addresses that a VNIC was given and has, beside those in `allowed-ips`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub learned: Vec<LearnedAddress>,
     /// What there is to tell about the connection at the moment, by name: peer, features, ring sizes.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub details: BTreeMap<String, String>,

@@ -29,6 +29,8 @@ pub struct MemberConf {
     pub id: TxId,
     /// Its own address, first byte lowest (as in [`windlass_frame::Heads`]).
     pub mac: u64,
+    /// Further addresses of its own.
+    pub macs: Arc<[u64]>,
     /// VLAN of untagged frames, both ways; None: they are dropped. Without effect on a bridge that does not filter.
     pub pvid: Option<u16>,
     /// VLANs of tagged frames, both ways.
@@ -72,6 +74,7 @@ impl MemberConf {
         MemberConf {
             id,
             mac,
+            macs: Arc::default(),
             pvid: Some(1),
             tagged: VlanMap::default(),
             mtu: 1500,
@@ -92,10 +95,15 @@ impl MemberConf {
         }
     }
 
+    /// All its own addresses.
+    pub fn all_macs(&self) -> Arc<[u64]> {
+        [self.mac].iter().chain(&*self.macs).copied().collect()
+    }
+
     /// Whether a source address is the member's own, and one that a frame can come from.
     #[inline(always)]
     pub fn owns(&self, src: u64) -> bool {
-        src == self.mac && src != 0 && src & GROUP_BIT == 0
+        (src == self.mac || self.macs.contains(&src)) && src != 0 && src & GROUP_BIT == 0
     }
 
     /// Whether frames of a VLAN pass between the member and the bridge.

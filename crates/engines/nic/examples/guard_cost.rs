@@ -13,7 +13,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use windlass_frame::{BURST, Claim, Deepen, HEADROOM, Heads, RxId, SNAP, Tick};
-use windlass_nic::{DhcpNospoof, IngressStage, IpNospoof, Leaving, Protection, protect};
+use windlass_nic::{
+    Conf, DhcpNospoof, IngressStage, IpNospoof, Learner, Lease, Leaving, Method, Methods,
+    Protection, protect,
+};
 use windlass_wire::MacAddr;
 use windlass_wire::build::{self, Arp, Ends, Link, Tcp};
 
@@ -69,25 +72,57 @@ fn frames() -> [(&'static str, Vec<u8>); 5] {
     ]
 }
 
-/// Lists with `n` others before what the frames need.
-fn addresses(n: u8) -> Option<IpNospoof> {
+/// What the frames need, with `n` others before it.
+fn named(n: u8) -> impl Iterator<Item = (IpAddr, u8)> {
     let others = (0..n).flat_map(|i| {
-        let v4 = IpAddr::from([10, 0, 1, i]);
-        [(v4, 32), (Ipv6Addr::from([i; 16]).into(), 128)]
+        let v6 = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 0x100 + u16::from(i));
+        [(IpAddr::from([10, 0, 1, i]), 32), (v6.into(), 128)]
     });
-    Some(IpNospoof::new(
-        others.chain([(V4.into(), 32), (V6.into(), 128)]),
-    ))
+    others.chain([(V4.into(), 32), (V6.into(), 128)])
 }
 
-fn rules() -> [(&'static str, Protection); 6] {
+fn addresses(n: u8) -> Option<IpNospoof> {
+    Some(IpNospoof::new(named(n)))
+}
+
+/// The addresses of the frames were learned, and `n` others.
+fn learner(macs: &Arc<[u64]>, n: u8) -> Arc<Learner> {
+    let conf = Conf {
+        methods: METHODS,
+        named: IpNospoof::default(),
+    };
+    let learner = Learner::new(0, macs, conf, &Arc::default(), Arc::new(|| ()));
+    let lease = |(address, bits)| Lease {
+        address,
+        bits,
+        method: Method::Dhcpv6,
+        client: Box::default(),
+        until: Some(Tick(u64::MAX)),
+    };
+    learner.restore(Tick(0), named(n).map(lease).collect());
+    learner
+}
+
+const METHODS: Methods = Methods {
+    dhcpv4: true,
+    dhcpv6: true,
+    slaac: true,
+};
+
+fn rules() -> [(&'static str, Protection); 8] {
     let off = Protection::default;
     let all = |n| Protection {
         restricted: true,
         addresses: addresses(n),
+        methods: Methods::default(),
         clients: Some(DhcpNospoof::default()),
         router_guard: true,
         dhcp_guard: true,
+    };
+    let learned = || Protection {
+        addresses: Some(IpNospoof::default()),
+        methods: METHODS,
+        ..all(0)
     };
     [
         (
@@ -121,6 +156,8 @@ fn rules() -> [(&'static str, Protection); 6] {
         ),
         ("all", all(0)),
         ("all, 32nd address", all(31)),
+        ("all, learned", learned()),
+        ("all, 32nd learned", learned()),
     ]
 }
 
@@ -148,8 +185,11 @@ fn main() {
                 heads.snap[i].0[HEADROOM..HEADROOM + n].copy_from_slice(&frame[..n]);
                 heads.admit(i, frame.len() as u32, Claim::NONE);
             }
+            let macs = [OWN.to_u64()].into();
+            let n = if rule.contains("32nd") { 31 } else { 0 };
+            let learner = (!protection.methods.is_none()).then(|| learner(&macs, n));
             let stages: Vec<_> =
-                protect(OWN.to_u64(), true, &Arc::new(protection.clone())).collect();
+                protect(&macs, true, &Arc::new(protection.clone()), learner.clone()).collect();
             let mut best = f64::MAX;
             let (rounds, bursts) = bursts.map_or((9, 20_000), |n| (1, n));
             for _ in 0..rounds {

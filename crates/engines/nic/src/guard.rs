@@ -27,14 +27,13 @@
 //! Frames that are neither IP nor ARP pass (the `restricted` property refuses them), and so do frames below 14 bytes, which
 //! the bridge drops as `runt`.
 //!
+//! Addresses that a member was given ([`crate::Learner`]) count as named. The learner reads the DHCP requests that pass all rules.
+//!
 //! # Ownership and lifetime
-//! Rules are immutable and shared by all workers; a change makes new ones.
+//! Rules are immutable and shared by all workers; a change makes new ones. The lock of a learner is taken once for each burst.
 //!
 //! # Limits
 //! What is encrypted or encapsulated (ESP, IPv6 AH, IP in IP, GRE, MPLS, PPPoE) is checked by its outer header only.
-//!
-//! # Not done
-//! **Learning addresses from DHCP and SLAAC.**
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -44,20 +43,23 @@ use windlass_stats::Drop;
 use windlass_wire::parse::HEADERS_MAX;
 use windlass_wire::{Fault, Fragment, Kind, Layers, ether, parse};
 
+use crate::dhcp::{SERVER, SERVER6};
+use crate::learn::{Learner, Methods};
 use crate::stage::{IngressStage, Leaving};
 
 mod address;
 mod dhcp;
 
 pub use address::IpNospoof;
+pub(crate) use address::interface_id;
 pub use dhcp::DhcpNospoof;
 
 use ether::proto;
 
 /// ICMPv6 types of neighbour discovery (RFC 4861, section 4).
-mod nd {
+pub(crate) mod nd {
     pub(super) const ROUTER_SOLICITATION: u8 = 133;
-    pub(super) const ROUTER_ADVERTISEMENT: u8 = 134;
+    pub(crate) const ROUTER_ADVERTISEMENT: u8 = 134;
     pub(super) const NEIGHBOUR_SOLICITATION: u8 = 135;
     pub(super) const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
     pub(super) const REDIRECT: u8 = 137;
@@ -78,6 +80,8 @@ pub struct Protection {
     pub restricted: bool,
     /// Which IP addresses it speaks for, if that is checked.
     pub addresses: Option<IpNospoof>,
+    /// How it comes to further addresses, if they are checked.
+    pub methods: Methods,
     /// Which DHCP client it is, if that is checked.
     pub clients: Option<DhcpNospoof>,
     /// It is no router.
@@ -104,40 +108,54 @@ impl Protection {
 #[derive(Clone, Copy, Debug)]
 struct Need(usize);
 
+/// What becomes of a frame.
+enum Judged {
+    Passes,
+    /// It passes, and a learner has to know of it.
+    Asks,
+    Drops(Drop),
+}
+
 /// Drops what the rules refuse.
 #[derive(Clone, Debug)]
 pub struct Guard {
-    /// The member's own address, as [`windlass_frame::Heads::src`] has it.
-    mac: u64,
+    /// The member's own addresses, as [`windlass_frame::Heads::src`] has them.
+    macs: Arc<[u64]>,
     rules: Arc<Protection>,
+    /// What it speaks for without a learner.
+    addresses: Option<IpNospoof>,
+    learner: Option<Arc<Learner>>,
     /// For what cannot be read.
     unread: Drop,
 }
 
 impl Guard {
-    /// Holds the member of this address against the rules; none if none is on.
-    pub fn new(mac: u64, rules: &Arc<Protection>) -> Option<Guard> {
-        let unread = rules.first()?;
-        let rules = rules.clone();
-        Some(Guard { mac, rules, unread })
+    /// Holds the member of these link-layer addresses against the rules; none if none is on. A learner has the addresses that
+    /// the rules name.
+    pub fn new(
+        macs: &Arc<[u64]>,
+        rules: &Arc<Protection>,
+        learner: Option<Arc<Learner>>,
+    ) -> Option<Guard> {
+        let addresses = rules.addresses.as_ref();
+        Some(Guard {
+            macs: macs.clone(),
+            rules: rules.clone(),
+            addresses: addresses.map(|named| named.with(macs, [])),
+            learner: learner.filter(|_| addresses.is_some()),
+            unread: rules.first()?,
+        })
     }
 
-    /// Whether a frame is what most are, and passes; false says nothing.
-    #[inline(always)]
-    fn passes(&self, bytes: &[u8], len: u32) -> bool {
-        let addresses = self.rules.addresses.as_ref();
-        match plain(bytes, len) {
-            Some(IpAddr::V4(source)) => addresses.is_none_or(|a| a.has_v4(source.to_bits())),
-            Some(IpAddr::V6(source)) => {
-                addresses.is_none_or(|a| a.has_v6(source.to_bits(), self.mac))
-            }
-            None => false,
-        }
-    }
-
-    /// What becomes of a frame of `len` bytes, of which these are private; `None`: it passes.
+    /// What becomes of a frame of `len` bytes, of which these are private.
     #[inline(never)]
-    fn judge(&self, bytes: &[u8], len: u32, source: u64) -> Result<Option<Drop>, Need> {
+    fn judge(
+        &self,
+        addresses: Option<&IpNospoof>,
+        bytes: &[u8],
+        len: u32,
+        source: u64,
+    ) -> Result<Judged, Need> {
         let layers = parse(bytes, len);
         if layers.need != 0 {
             return Err(Need(layers.need.into()));
@@ -146,49 +164,96 @@ impl Guard {
             bytes,
             layers,
             source,
-            own: self.mac,
+            own: &self.macs,
         };
         let rules = &*self.rules;
+        // What was learned is of the untagged VLAN.
+        let named = match is_untagged(&packet.layers) {
+            true => addresses,
+            false => self.addresses.as_ref(),
+        };
         if !is_readable(packet.bytes, &packet.layers) {
-            return Ok((len >= 14).then_some(self.unread));
+            return Ok(match len >= 14 {
+                true => Judged::Drops(self.unread),
+                false => Judged::Passes,
+            });
         }
-        if let Some(addresses) = &rules.addresses
+        if let Some(addresses) = named
             && !addresses.allow(&packet)?
         {
-            return Ok(Some(Drop::IpSpoof));
+            return Ok(Judged::Drops(Drop::IpSpoof));
         }
         if let Some(clients) = &rules.clients
             && !clients.allow(&packet)?
         {
-            return Ok(Some(Drop::DhcpSpoof));
+            return Ok(Judged::Drops(Drop::DhcpSpoof));
         }
         if rules.router_guard && packet.is_of_router() {
-            return Ok(Some(Drop::RouterGuard));
+            return Ok(Judged::Drops(Drop::RouterGuard));
         }
         if rules.dhcp_guard && dhcp::is_of_server(&packet)? {
-            return Ok(Some(Drop::DhcpGuard));
+            return Ok(Judged::Drops(Drop::DhcpGuard));
         }
-        Ok(None)
+        if self.learner.is_some() && matches!(packet.udp_to(), Some(SERVER | SERVER6)) {
+            packet.datagram()?;
+            return Ok(Judged::Asks);
+        }
+        Ok(Judged::Passes)
     }
 }
 
-impl IngressStage for Guard {
-    fn leave(&self, frames: &mut Leaving<'_>) {
+impl Guard {
+    /// Decides about a burst of a member that speaks for these addresses, if that is checked. Of each frame that a learner has to know
+    /// of, a bit.
+    fn decide(&self, named: Option<&IpNospoof>, frames: &mut Leaving<'_>) -> u64 {
+        let mut asking = 0;
         for i in 0..frames.len() {
             while let Some(meta) = frames.passing(i) {
-                let heads = frames.heads();
-                if self.passes(heads.private(i), meta.len) {
+                let (heads, len) = (frames.heads(), meta.len);
+                if passes(named, heads.private(i), len) {
                     break;
                 }
                 let source = heads.src.get(i).copied().unwrap_or(0);
-                match self.judge(heads.private(i), meta.len, source) {
-                    Ok(None) => break,
-                    Ok(Some(reason)) => frames.decide(i, Verdict::drop(reason)),
+                match self.judge(named, heads.private(i), len, source) {
+                    Ok(Judged::Passes) => break,
+                    Ok(Judged::Asks) => {
+                        asking |= 1 << i;
+                        break;
+                    }
+                    Ok(Judged::Drops(reason)) => frames.decide(i, Verdict::drop(reason)),
                     Err(Need(upto)) if frames.deepen(i, upto) => {}
                     Err(Need(_)) => frames.decide(i, Verdict::drop(self.unread)),
                 }
             }
         }
+        asking
+    }
+}
+
+impl IngressStage for Guard {
+    fn leave(&self, frames: &mut Leaving<'_>) {
+        let Some(learner) = &self.learner else {
+            self.decide(self.addresses.as_ref(), frames);
+            return;
+        };
+        let now = frames.heads().now;
+        let mut learned = learner.lock(now);
+        let asking = self.decide(Some(learned.allowed()), frames);
+        for i in (0..frames.len()).filter(|i| asking >> i & 1 != 0) {
+            if let Some(len) = frames.passing(i).map(|meta| meta.len) {
+                learned.sent(now, frames.heads().private(i), len);
+            }
+        }
+    }
+}
+
+/// Whether a frame is what most are, and passes; false says nothing.
+#[inline(always)]
+fn passes(addresses: Option<&IpNospoof>, bytes: &[u8], len: u32) -> bool {
+    match plain(bytes, len) {
+        Some(IpAddr::V4(source)) => addresses.is_none_or(|a| a.has_v4(source.to_bits())),
+        Some(IpAddr::V6(source)) => addresses.is_none_or(|a| a.has_v6(source.to_bits())),
+        None => false,
     }
 }
 
@@ -242,8 +307,8 @@ struct Packet<'a> {
     layers: Layers,
     /// The frame's source address.
     source: u64,
-    /// The member's own address.
-    own: u64,
+    /// The member's own addresses.
+    own: &'a [u64],
 }
 
 impl<'a> Packet<'a> {
@@ -347,6 +412,13 @@ fn hides_ip(bytes: &[u8], layers: &Layers) -> bool {
     }
 }
 
+/// Whether a frame is in its member's untagged VLAN: it has no tag, or one that says the priority alone.
+#[inline(always)]
+pub(crate) const fn is_untagged(layers: &Layers) -> bool {
+    let is_priority = layers.tags == 1 && layers.tpid == ether::VLAN && layers.tci & 0xfff == 0;
+    layers.tags == 0 || is_priority
+}
+
 /// Whether a header of this number is walked, and another follows it.
 const fn is_extension(number: u8) -> bool {
     use proto::{AH, DEST_OPTIONS, FRAGMENT, HOP_BY_HOP, ROUTING};
@@ -354,7 +426,7 @@ const fn is_extension(number: u8) -> bool {
 }
 
 /// A link-layer address as [`windlass_frame::Heads::src`] has it.
-const fn word(mac: [u8; 6]) -> u64 {
+pub(crate) const fn word(mac: [u8; 6]) -> u64 {
     let [a, b, c, d, e, f] = mac;
     u64::from_le_bytes([a, b, c, d, e, f, 0, 0])
 }

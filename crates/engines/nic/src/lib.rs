@@ -59,13 +59,18 @@
     clippy::panic
 )]
 
+mod dhcp;
 mod flow;
 mod guard;
+mod learn;
 mod leave;
 mod stage;
 
 pub use flow::FlowHash;
 pub use guard::{DhcpNospoof, Guard, IpNospoof, Protection, is_readable};
+pub use learn::{
+    Conf, Given, Holders, LEASES_MAX, Learner, Lease, Method, Methods, PENDING_MAX, Table, Trusted,
+};
 pub use leave::leave;
 pub use stage::{
     EgressStage, Entering, Fate, IngressStage, Leaving, MacNospoof, Restricted, protect,

@@ -26,6 +26,7 @@ use windlass_frame::{BURST, Deepen, Heads, Meta, Pick, Tick, Verdict};
 use windlass_stats::Drop;
 
 use crate::guard::{Guard, Protection};
+use crate::learn::Learner;
 
 /// Decides about frames of one member before its bridge does.
 pub trait IngressStage: Send + Sync {
@@ -190,34 +191,44 @@ impl<'a> Entering<'a> {
     }
 }
 
-/// What a member's frames are held against before its bridge decides, in this order: [`MacNospoof`], where that is on and
-/// something else is, [`Restricted`], [`Guard`].
+/// What the frames of a member of these link-layer addresses are held against before its bridge decides, in this order:
+/// [`MacNospoof`], where that is on and something else is, [`Restricted`], [`Guard`].
 pub fn protect(
-    mac: u64,
+    macs: &Arc<[u64]>,
     mac_nospoof: bool,
     protection: &Arc<Protection>,
+    learner: Option<Arc<Learner>>,
 ) -> impl Iterator<Item = Arc<dyn IngressStage>> {
     let restricted = protection.restricted.then(|| Arc::new(Restricted) as _);
-    let guard = Guard::new(mac, protection).map(|guard| Arc::new(guard) as _);
+    let guard = Guard::new(macs, protection, learner).map(|guard| Arc::new(guard) as _);
     let is_first = mac_nospoof && (restricted.is_some() || guard.is_some());
-    let first = is_first.then(|| Arc::new(MacNospoof(mac)) as _);
+    let first = is_first.then(|| Arc::new(MacNospoof(macs.clone())) as _);
     [first, restricted, guard].into_iter().flatten()
 }
 
-/// The member sends from its own address only: this one, as [`Heads::src`] has it. The bridge checks the same; before other
+/// The member sends from its own addresses only: these, as [`Heads::src`] has them. The bridge checks the same; before other
 /// stages it is checked here, so that frames of strangers are counted as such.
-#[derive(Clone, Copy, Debug)]
-pub struct MacNospoof(pub u64);
+#[derive(Clone, Debug)]
+pub struct MacNospoof(pub Arc<[u64]>);
 
 impl IngressStage for MacNospoof {
     fn leave(&self, frames: &mut Leaving<'_>) {
         for i in 0..frames.len() {
             let heads = frames.heads();
-            let is_own = heads.src.get(i) == Some(&self.0);
+            let is_own = heads.src.get(i).is_some_and(|src| is_one(&self.0, *src));
             if !is_own && heads.meta.get(i).is_some_and(|meta| meta.len >= 14) {
                 frames.decide(i, Verdict::drop(Drop::MacSpoof));
             }
         }
+    }
+}
+
+/// Whether it is one of some addresses, most times the first.
+#[inline(always)]
+fn is_one(macs: &[u64], src: u64) -> bool {
+    match macs {
+        [first, rest @ ..] => src == *first || (!rest.is_empty() && rest.contains(&src)),
+        [] => false,
     }
 }
 
@@ -317,7 +328,7 @@ mod tests {
         other[11] = 3;
         let mut heads = burst(&[&own, &other, &other, &other[..13]]);
         heads.verdict[2] = Verdict::drop(Drop::BadOffload);
-        MacNospoof(0x0202_0202_0202).leave(&mut Leaving::new(&mut heads, &mut Nothing));
+        MacNospoof([0x0202_0202_0202].into()).leave(&mut Leaving::new(&mut heads, &mut Nothing));
         let given = [0, 1, 2, 3].map(|i| heads.verdict[i].as_drop());
         let expected = [None, Some(Drop::MacSpoof), Some(Drop::BadOffload), None];
         assert_eq!(given, expected);
@@ -337,8 +348,8 @@ mod tests {
                 ..Protection::default()
             });
             let mut heads = burst(&[&frames[0], &frames[1], &frames[2]]);
-            let stages = protect(0x0202_0202_0202, mac_nospoof, &protection);
-            let stages: Vec<_> = stages.collect();
+            let macs = [0x0202_0202_0202].into();
+            let stages: Vec<_> = protect(&macs, mac_nospoof, &protection, None).collect();
             for stage in &stages {
                 stage.leave(&mut Leaving::new(&mut heads, &mut Nothing));
             }

@@ -11,7 +11,7 @@ use packets::*;
 use proptest::prelude::*;
 use reference::{Plain, refuses};
 use windlass_frame::{BURST, Claim, Deepen, HEADROOM, Heads, RxId, SNAP, Tick};
-use windlass_nic::{DhcpNospoof, Guard, IngressStage, IpNospoof, Leaving, Protection};
+use windlass_nic::{DhcpNospoof, Guard, IngressStage, IpNospoof, Leaving, Methods, Protection};
 use windlass_stats::Drop;
 
 const OWN: Mac = [2, 0, 0, 0, 0, 0x0a];
@@ -59,6 +59,7 @@ fn outcomes(rules: &Plain, frames: &[Vec<u8>]) -> Vec<Option<Drop>> {
     let rules = Arc::new(Protection {
         restricted: false,
         addresses: rules.addresses.clone().map(IpNospoof::new),
+        methods: Methods::default(),
         clients: rules.clients.clone().map(|(ids, any_id)| DhcpNospoof {
             ids: ids.into_iter().map(Vec::into_boxed_slice).collect(),
             any_id,
@@ -68,7 +69,7 @@ fn outcomes(rules: &Plain, frames: &[Vec<u8>]) -> Vec<Option<Drop>> {
     });
     let mut own = [0; 8];
     own[..6].copy_from_slice(&OWN);
-    if let Some(guard) = Guard::new(u64::from_le_bytes(own), &rules) {
+    if let Some(guard) = Guard::new(&[u64::from_le_bytes(own)].into(), &rules, None) {
         let mut rest = Rest(frames.to_vec());
         guard.leave(&mut Leaving::new(&mut heads, &mut rest));
     }
@@ -456,7 +457,7 @@ fn bursts() {
     let seen = outcomes(&ip, &frames);
     assert!((0..BURST).all(|i| seen[i] == (i % 2 == 1).then_some(Drop::IpSpoof)));
     assert_eq!(outcomes(&none, &frames), vec![None; BURST]);
-    assert!(Guard::new(0, &Arc::default()).is_none());
+    assert!(Guard::new(&[0].into(), &Arc::default(), None).is_none());
 }
 
 /// Choices for what a frame is made of.

@@ -30,6 +30,7 @@ mod draft;
 mod drain;
 mod error;
 mod handle;
+mod learning;
 mod local;
 mod moves;
 mod publish;
@@ -148,6 +149,7 @@ impl DataPlane {
             tuning,
             fdb,
             groups: None,
+            holders: BTreeMap::new(),
         });
         self.publish_batch();
         index
@@ -220,6 +222,8 @@ impl DataPlane {
             conf,
             shaping: Shaping::new(&tuning, self.workers.len()),
             guarding: Guarding::new(tuning.firewall.as_ref()),
+            learner: None,
+            is_heard: false,
             tuning,
             tx: None,
             attachment: 0,

@@ -171,8 +171,12 @@ impl Pool {
         heads.meta[k] = Meta { have, ..held.meta };
         let headers =
             usize::from(held.meta.l2) + usize::from(held.meta.l3) + usize::from(held.meta.l4);
-        if headers > usize::from(have) {
-            tails.deepen(heads, k, headers);
+        let wanted = match held.meta.off.gives() {
+            true => held.meta.len as usize,
+            false => headers,
+        };
+        if wanted > usize::from(have) {
+            tails.deepen(heads, k, wanted);
         }
     }
 

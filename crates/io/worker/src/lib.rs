@@ -64,3 +64,4 @@ pub use grace::QsbrGrace;
 pub use local::LocalFrame;
 pub use placement::Placement;
 pub use ring::Spin;
+pub use windlass_nic::{Lease, Method};

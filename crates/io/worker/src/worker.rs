@@ -80,6 +80,8 @@ pub(crate) struct Shared {
     pub(crate) alarm: Arc<OwnedFd>,
     /// Wakes whoever reads frames for the daemon.
     pub(crate) local: Arc<Notice>,
+    /// Tells the daemon that a member has learned of addresses.
+    pub(crate) learned: Arc<Notice>,
 }
 
 /// An address seen on a bridge, for its home worker.

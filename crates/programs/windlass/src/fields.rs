@@ -117,6 +117,7 @@ columns! {
     "rings-now" more "Rings in use, in each direction." |row| at(row, "/rings_now");
     "workers" more "Worker of each ring." |row| at(row, "/workers");
     "connects" more "Connections that came up since it was made." |row| at(row, "/connects");
+    "learned" more "Addresses that it was given, each with the method and the seconds left." learned;
     "details" more "Peer, features, ring sizes and what else the attachment tells." details;
     "properties" more "Properties that were set." set;
     "reason" usual "Why it is not up." |row| at(row, "/reason");
@@ -481,6 +482,20 @@ fn details(row: &Value) -> Cell {
     Cell::Text(words.collect::<Vec<_>>().join(" "))
 }
 
+/// Addresses that a VNIC was given, as `ADDRESS METHOD 3600s`, with commas between.
+fn learned(row: &Value) -> Cell {
+    let Some(learned) = row.get("learned").and_then(Value::as_array) else {
+        return Cell::Missing;
+    };
+    let words = learned.iter().map(|lease| {
+        let word = |name| lease.get(name).and_then(Value::as_str).unwrap_or("?");
+        let left = lease.get("seconds_left").and_then(Value::as_u64);
+        let left = left.map_or_else(|| "forever".into(), |left| format!("{left}s"));
+        format!("{} {} {left}", word("address"), word("method"))
+    });
+    Cell::Text(words.collect::<Vec<_>>().join(", "))
+}
+
 fn share(row: &Value) -> Cell {
     match at(row, "/share") {
         Cell::Missing => Cell::Text("off".into()),
@@ -558,6 +573,8 @@ mod tests {
             fields.extend(view.as_object().expect("an object").clone());
         }
         (row["frames"], row["cycles_busy"]) = (json!(1), json!(1));
+        // A count in a bridge's table, a list in a VNIC.
+        row["learned"] = json!([{"address": "10.0.0.1", "method": "dhcpv4"}]);
         let facts = [
             ZONE_FACTS,
             BRIDGE_FACTS,

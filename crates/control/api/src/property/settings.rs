@@ -3,7 +3,7 @@
 use super::{Properties, Scope};
 use crate::firewall::FirewallSettings;
 use crate::flow::Priority;
-use crate::guard::GuardSettings;
+use crate::guard::{GuardSettings, Macs};
 use crate::option::Value;
 use crate::snoop::{SnoopBridge, SnoopMember};
 use crate::stp::{StpBridge, StpMember};
@@ -14,6 +14,10 @@ use crate::vlan::VlanSet;
 pub struct MemberSettings {
     /// Drop frames whose source is not the member's own address.
     pub mac_nospoof: bool,
+    /// Further addresses of its own.
+    pub macs: Macs,
+    /// What it gives others is theirs.
+    pub trusted: bool,
     /// Learn sources.
     pub learn: bool,
     /// Gets frames of unknown destination.
@@ -78,6 +82,8 @@ impl MemberSettings {
         let number = |name| set.number(scope, name).unwrap_or(0);
         Self {
             mac_nospoof: set.flag(scope, "mac-nospoof"),
+            macs: Macs::of(scope, set),
+            trusted: set.flag(scope, "trusted"),
             learn: set.flag(scope, "learn"),
             discover: set.flag(scope, "discover"),
             sticky: set.flag(scope, "sticky"),

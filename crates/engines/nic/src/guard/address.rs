@@ -1,13 +1,12 @@
 //! Which IP addresses a member speaks for.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use windlass_wire::{Fragment, Kind};
 
 use super::{Need, Packet, nd, word};
+use crate::dhcp::SERVER;
 
-/// Where a DHCPv4 client sends to (RFC 2131, section 4.1).
-const DHCP_SERVER: u16 = 67;
 /// An ARP packet for IPv4 over Ethernet, up to the high byte of its operation (RFC 826).
 const ARP: [u8; 7] = [0, 1, 8, 0, 6, 4, 0];
 const REQUEST: u8 = 1;
@@ -22,7 +21,7 @@ const REPORT_V2: u8 = 143;
 /// The upper 96 bits of an IPv4-mapped address (RFC 4291, section 2.5.5.2).
 const MAPPED: u128 = 0xffff;
 
-/// The addresses and prefixes that a member speaks for, beside the link-local address made of its own link-layer address.
+/// The addresses and prefixes that a member speaks for, beside the link-local addresses made of its own link-layer addresses.
 ///
 /// | packet | refused unless |
 /// | --- | --- |
@@ -62,14 +61,36 @@ impl IpNospoof {
         rule
     }
 
+    /// Single addresses among them.
+    pub fn singles(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        let v4 = self.v4.iter().filter(|(first, last)| first == last);
+        let v6 = self.v6.iter().filter(|(first, last)| first == last);
+        let v4 = v4.map(|(address, _)| Ipv4Addr::from_bits(*address).into());
+        v4.chain(v6.map(|(address, _)| Ipv6Addr::from_bits(*address).into()))
+    }
+
+    /// These and others: prefixes, and the link-local addresses made of link-layer addresses.
+    pub(crate) fn with(
+        &self,
+        macs: &[u64],
+        prefixes: impl IntoIterator<Item = (IpAddr, u8)>,
+    ) -> IpNospoof {
+        let local = macs.iter().map(|mac| (link_local(*mac).into(), 128));
+        let more = IpNospoof::new(local.chain(prefixes));
+        IpNospoof {
+            v4: apart([self.v4.as_slice(), &more.v4].concat()),
+            v6: apart([self.v6.as_slice(), &more.v6].concat()),
+        }
+    }
+
     #[inline(always)]
     pub(super) fn has_v4(&self, address: u32) -> bool {
         has(&self.v4, address)
     }
 
     #[inline(always)]
-    pub(super) fn has_v6(&self, address: u128, own: u64) -> bool {
-        address >> 32 != MAPPED && (has(&self.v6, address) || address == link_local(own))
+    pub(super) fn has_v6(&self, address: u128) -> bool {
+        address >> 32 != MAPPED && has(&self.v6, address)
     }
 
     #[inline(always)]
@@ -78,14 +99,14 @@ impl IpNospoof {
             Kind::Ipv4 => {
                 let source = packet.ip(12).map_or(0, |a| u32::from_be_bytes(*a));
                 Ok(match source {
-                    0 => packet.layers.is_udp() && packet.udp_to() == Some(DHCP_SERVER),
+                    0 => packet.layers.is_udp() && packet.udp_to() == Some(SERVER),
                     _ => self.has_v4(source),
                 })
             }
             Kind::Ipv6 => {
                 let source = packet.ip(8).map_or(0, |a| u128::from_be_bytes(*a));
                 match packet.icmp6() {
-                    None => Ok(source != 0 && self.has_v6(source, packet.own)),
+                    None => Ok(source != 0 && self.has_v6(source)),
                     Some(number) => self.allow_icmp6(packet, source, number),
                 }
             }
@@ -137,7 +158,7 @@ impl IpNospoof {
     /// An ICMPv6 message, or the first part of one.
     fn allow_icmp6(&self, packet: &Packet<'_>, source: u128, number: u8) -> Result<bool, Need> {
         let is_nd = (nd::ROUTER_SOLICITATION..=nd::REDIRECT).contains(&number);
-        if source != 0 && !self.has_v6(source, packet.own) {
+        if source != 0 && !self.has_v6(source) {
             return Ok(false);
         }
         if !is_nd {
@@ -162,7 +183,7 @@ impl IpNospoof {
     ) -> bool {
         let target = message.get(8..).and_then(|target| target.first_chunk());
         let target = target.map_or(0, |target| u128::from_be_bytes(*target));
-        let has_target = || target != 0 && self.has_v6(target, packet.own);
+        let has_target = || target != 0 && self.has_v6(target);
         let (header, may_be) = match number {
             nd::ROUTER_SOLICITATION => (8, true),
             nd::ROUTER_ADVERTISEMENT => (16, is_specified),
@@ -214,9 +235,13 @@ fn options_allow(mut options: &[u8], link: Option<u64>) -> bool {
     true
 }
 
-/// The link-local address that is made of a link-layer address (RFC 4291, appendix A).
-const fn link_local(mac: u64) -> u128 {
+/// The interface identifier that is made of a link-layer address (RFC 4291, appendix A).
+pub(crate) const fn interface_id(mac: u64) -> u64 {
     let [a, b, c, d, e, f, ..] = mac.to_le_bytes();
-    let id = u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f]);
-    0xfe80 << 112 | id as u128
+    u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f])
+}
+
+/// The link-local address with that identifier.
+fn link_local(mac: u64) -> Ipv6Addr {
+    (0xfe80 << 112 | u128::from(interface_id(mac))).into()
 }

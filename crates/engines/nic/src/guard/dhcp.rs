@@ -3,39 +3,27 @@
 use windlass_wire::Kind;
 
 use super::{Need, Packet, word};
+use crate::dhcp::{
+    CLIENT, CLIENT6, COOKIE, ETHERNET, Malformed, Options4, Options6, REPLY, REQUEST, SERVER,
+    SERVER6, code4, code6,
+};
 
-/// UDP ports of DHCPv4 (RFC 2131) and DHCPv6 (RFC 8415).
-const SERVER: u16 = 67;
-const CLIENT: u16 = 68;
-const CLIENT6: u16 = 546;
-const SERVER6: u16 = 547;
 pub(super) const PORTS: [u16; 2] = [SERVER, CLIENT];
 pub(super) const PORTS6: [u16; 2] = [CLIENT6, SERVER6];
-/// Operations of BOOTP (RFC 951).
-const REQUEST: u8 = 1;
-const REPLY: u8 = 2;
-/// Where options begin, with the cookie before them (RFC 2132, section 2).
-const COOKIE: [u8; 4] = [99, 130, 83, 99];
-const PAD: u8 = 0;
-const OVERLOAD: u8 = 52;
-const CLIENT_ID: u8 = 61;
-const END: u8 = 255;
-/// Types of client identifiers: an Ethernet address (RFC 2132, section 9.14), and IAID and DUID (RFC 4361, section 6.1).
-const ETHERNET: u8 = 1;
+/// A client identifier of IAID and DUID (RFC 4361, section 6.1).
 const NODE: u8 = 255;
 /// Messages of DHCPv6 that clients send, and those that servers send (RFC 8415, section 7.3).
 const CLIENTS6: [u8; 8] = [1, 3, 4, 5, 6, 8, 9, 11];
 const SERVERS6: [u8; 4] = [2, 7, 10, 13];
 /// The one that may be without a client identifier.
 const INFORMATION: u8 = 11;
-const CLIENT_ID6: [u8; 2] = [0, 1];
 
-/// The DHCP client that a member is: its own link-layer address, and identifiers made of it or named.
+/// The DHCP client that a member is: its own link-layer addresses, and identifiers made of them or named.
 ///
 /// | message | refused unless |
 /// | --- | --- |
-/// | DHCPv4 to a server | a whole datagram; hardware address (`chaddr`) the member's own; no option overload; at most one client identifier, which holds the own address (type 1, or type 255 with a DUID) or is named |
-/// | DHCPv6 to a server | a whole datagram; of a client; one client identifier, a DUID-LL or DUID-LLT of the own address or named; an information request may have none |
+/// | DHCPv4 to a server | a whole datagram; hardware address (`chaddr`) one of the member's own; no option overload; at most one client identifier, which holds an own address (type 1, or type 255 with a DUID) or is named |
+/// | DHCPv6 to a server | a whole datagram; of a client; one client identifier, a DUID-LL or DUID-LLT of an own address or named; an information request may have none |
 ///
 /// Messages that only servers send pass: they are the DHCP guard's. Those of a relay are refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -62,7 +50,7 @@ impl DhcpNospoof {
         }
     }
 
-    fn allow_v4(&self, message: &[u8], own: u64) -> bool {
+    fn allow_v4(&self, message: &[u8], own: &[u64]) -> bool {
         let &[operation, hardware, size, ..] = message else {
             return false;
         };
@@ -75,7 +63,7 @@ impl DhcpNospoof {
             return false;
         };
         [operation, hardware, size] == [REQUEST, ETHERNET, 6]
-            && word(*chaddr) == own
+            && own.contains(&word(*chaddr))
             && match client_id(options) {
                 Ok(None) => true,
                 Ok(Some(id)) => self.any_id || self.has_id(id, own),
@@ -83,16 +71,16 @@ impl DhcpNospoof {
             }
     }
 
-    fn has_id(&self, id: &[u8], own: u64) -> bool {
+    fn has_id(&self, id: &[u8], own: &[u64]) -> bool {
         let is_own = match *id {
-            [ETHERNET, a, b, c, d, e, f] => word([a, b, c, d, e, f]) == own,
+            [ETHERNET, a, b, c, d, e, f] => own.contains(&word([a, b, c, d, e, f])),
             [NODE, _, _, _, _, ref duid @ ..] => self.has_duid(duid, own),
             _ => false,
         };
         is_own || self.is_named(id)
     }
 
-    fn allow_v6(&self, message: &[u8], own: u64) -> bool {
+    fn allow_v6(&self, message: &[u8], own: &[u64]) -> bool {
         let Some((&[number, _, _, _], options)) = message.split_first_chunk() else {
             return false;
         };
@@ -108,10 +96,10 @@ impl DhcpNospoof {
     }
 
     /// DUID-LLT and DUID-LL (RFC 8415, sections 11.2 and 11.4).
-    fn has_duid(&self, duid: &[u8], own: u64) -> bool {
+    fn has_duid(&self, duid: &[u8], own: &[u64]) -> bool {
         let is_own = match *duid {
             [0, 1, 0, 1, _, _, _, _, a, b, c, d, e, f] | [0, 3, 0, 1, a, b, c, d, e, f] => {
-                word([a, b, c, d, e, f]) == own
+                own.contains(&word([a, b, c, d, e, f]))
             }
             _ => false,
         };
@@ -140,39 +128,27 @@ pub(super) fn is_of_server(packet: &Packet<'_>) -> Result<bool, Need> {
     }
 }
 
-/// Options end in the middle of one, or say of what nobody can be sure.
-struct Malformed;
-
 /// The client identifier among options of DHCPv4. Several (RFC 3396) and options in other fields are [`Malformed`].
-fn client_id(mut options: &[u8]) -> Result<Option<&[u8]>, Malformed> {
+fn client_id(options: &[u8]) -> Result<Option<&[u8]>, Malformed> {
     let mut found = None;
-    loop {
-        options = match *options {
-            [] | [END, ..] => return Ok(found),
-            [PAD, ref rest @ ..] => rest,
-            [OVERLOAD, ..] | [_] => return Err(Malformed),
-            [code, size, ref rest @ ..] => {
-                let (value, rest) = rest.split_at_checked(size.into()).ok_or(Malformed)?;
-                if code == CLIENT_ID && found.replace(value).is_some() {
-                    return Err(Malformed);
-                }
-                rest
-            }
-        };
+    for option in Options4(options) {
+        match option? {
+            (code4::OVERLOAD, _) => return Err(Malformed),
+            (code4::CLIENT_ID, value) if found.replace(value).is_some() => return Err(Malformed),
+            _ => {}
+        }
     }
+    Ok(found)
 }
 
 /// The client identifier among options of DHCPv6; several are [`Malformed`].
-fn client_duid(mut options: &[u8]) -> Result<Option<&[u8]>, Malformed> {
+fn client_duid(options: &[u8]) -> Result<Option<&[u8]>, Malformed> {
     let mut found = None;
-    while !options.is_empty() {
-        let (&[c0, c1, s0, s1], rest) = options.split_first_chunk().ok_or(Malformed)?;
-        let size = u16::from_be_bytes([s0, s1]);
-        let (value, rest) = rest.split_at_checked(size.into()).ok_or(Malformed)?;
-        if [c0, c1] == CLIENT_ID6 && found.replace(value).is_some() {
+    for option in Options6(options) {
+        let (code, value) = option?;
+        if code == code6::CLIENT_ID && found.replace(value).is_some() {
             return Err(Malformed);
         }
-        options = rest;
     }
     Ok(found)
 }

@@ -133,3 +133,57 @@ pub fn link_local(mac: Mac) -> Ipv6Addr {
     let bytes = [&[0xfe, 0x80, 0, 0, 0, 0, 0, 0][..], &id].concat();
     Ipv6Addr::from(<[u8; 16]>::try_from(bytes).expect("16 bytes"))
 }
+
+/// A message of DHCPv4 with a type, between a client and a server; the address is the one that the client gets of an answer, and the
+/// one that it has of a request.
+pub fn dhcp_of(kind: u8, xid: u32, chaddr: Mac, address: Ipv4Addr, options: &[u8]) -> Vec<u8> {
+    let operation = if matches!(kind, 2 | 5 | 6) { 2 } else { 1 };
+    let mut message = dhcp(
+        operation,
+        chaddr,
+        &[&[53, 1, kind][..], options, &[255]].concat(),
+    );
+    message[4..8].copy_from_slice(&xid.to_be_bytes());
+    let at = if operation == 2 { 16 } else { 12 };
+    message[at..at + 4].copy_from_slice(&address.octets());
+    message
+}
+
+/// Option 51.
+pub fn lease_time(seconds: u32) -> Vec<u8> {
+    [&[51, 4][..], &seconds.to_be_bytes()].concat()
+}
+
+/// An option of DHCPv6.
+pub fn option6(code: u16, value: &[u8]) -> Vec<u8> {
+    let size = value.len() as u16;
+    [&code.to_be_bytes()[..], &size.to_be_bytes(), value].concat()
+}
+
+/// An identity association for addresses (3) or temporary ones (4), with these.
+pub fn ia(code: u16, addresses: &[(Ipv6Addr, u32)]) -> Vec<u8> {
+    let head = if code == 4 { 4 } else { 12 };
+    let mut value = vec![0; head];
+    for (address, seconds) in addresses {
+        let seconds = seconds.to_be_bytes();
+        value.extend(option6(
+            5,
+            &[&address.octets()[..], &seconds, &seconds].concat(),
+        ));
+    }
+    option6(code, &value)
+}
+
+/// An identity association for a delegated prefix.
+pub fn ia_pd(prefix: Ipv6Addr, bits: u8, seconds: u32) -> Vec<u8> {
+    let seconds = seconds.to_be_bytes();
+    let prefix = [&seconds[..], &seconds, &[bits], &prefix.octets()].concat();
+    option6(25, &[&[0; 12][..], &option6(26, &prefix)].concat())
+}
+
+/// A prefix in a router advertisement: 0x40 in the flags is autonomous.
+pub fn prefix_option(prefix: Ipv6Addr, bits: u8, flags: u8, seconds: u32) -> Vec<u8> {
+    let seconds = seconds.to_be_bytes();
+    let head = [3, 4, bits, flags];
+    [&head[..], &seconds, &seconds, &[0; 4], &prefix.octets()].concat()
+}

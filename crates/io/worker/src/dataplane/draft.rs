@@ -1,5 +1,6 @@
 //! What the control thread knows of bridges and members before it is published.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use windlass_attach::port::TxPort;
@@ -7,7 +8,9 @@ use windlass_bridge::fdb::Fdb;
 use windlass_bridge::groups::GroupsConf;
 use windlass_bridge::member::MemberConf;
 use windlass_firewall::{Compiled, Firewall, Ledger, Owner, Policy, Tracker};
-use windlass_nic::{EgressStage, IngressStage, Protection, protect};
+use windlass_nic::{
+    EgressStage, Given, Holders, IngressStage, Learner, Protection, Trusted, protect,
+};
 use windlass_shaper::Priority;
 use windlass_stats::{MemberCounters, Padded};
 
@@ -20,6 +23,8 @@ use crate::ring::Spin;
 pub struct MemberTuning {
     /// What it may send.
     pub protection: Arc<Protection>,
+    /// What it sends as a DHCP server or router gives others addresses.
+    pub trusted: bool,
     /// What its packets and those to it have to pass.
     pub firewall: Option<FirewallTuning>,
     /// Bits a second from it, and as many towards it; 0 is no limit.
@@ -52,6 +57,10 @@ pub(super) struct DraftMember {
     /// Its rates and flows: what they have counted survives other changes.
     pub(super) shaping: Shaping,
     pub(super) guarding: Guarding,
+    /// What it has learned of its addresses.
+    pub(super) learner: Option<Arc<Learner>>,
+    /// Others on its bridge learn of what it sends.
+    pub(super) is_heard: bool,
     pub(super) tx: Option<Arc<dyn TxPort>>,
     /// Which of all attachments it has; 0: none.
     pub(super) attachment: u64,
@@ -66,10 +75,12 @@ pub(super) struct DraftMember {
 impl DraftMember {
     /// What its frames pass before the bridge.
     pub(super) fn ingress(&self, owner: &Owner) -> Box<[Arc<dyn IngressStage>]> {
-        let (mac, nospoof) = (self.conf.mac, self.conf.nospoof);
-        let protection = protect(mac, nospoof, &self.tuning.protection);
+        let (macs, learner) = (self.conf.all_macs(), self.learner.clone());
+        let protection = protect(&macs, self.conf.nospoof, &self.tuning.protection, learner);
         let firewall = self.firewall(owner).map(|[out, _]| Arc::new(out) as _);
-        protection.chain(firewall).collect()
+        // Behind all that drops frames.
+        let trusted = self.is_heard.then(|| Arc::new(Trusted) as _);
+        protection.chain(firewall).chain(trusted).collect()
     }
 
     /// What frames pass on their way to it.
@@ -77,7 +88,8 @@ impl DraftMember {
         let firewall = self
             .firewall(owner)
             .map(|[_, inwards]| Arc::new(inwards) as _);
-        firewall.into_iter().collect()
+        let learner = self.learner.clone().map(|to| Arc::new(Given(to)) as _);
+        firewall.into_iter().chain(learner).collect()
     }
 
     fn firewall(&self, owner: &Owner) -> Option<[Firewall; 2]> {
@@ -143,4 +155,6 @@ pub(super) struct DraftBridge {
     pub(super) fdb: Arc<Fdb>,
     /// What snooping found, if it snoops.
     pub(super) groups: Option<Arc<GroupsConf>>,
+    /// By untagged VLAN (0 where it does not filter) of members that learn their addresses: whose addresses are whose.
+    pub(super) holders: BTreeMap<u16, Arc<Holders>>,
 }

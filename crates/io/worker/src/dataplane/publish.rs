@@ -44,6 +44,7 @@ impl DataPlane {
 
     /// Publishes the draft.
     pub(super) fn publish(&mut self) {
+        self.match_learners();
         self.built = self
             .bridges
             .iter()

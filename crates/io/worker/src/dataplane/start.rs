@@ -137,6 +137,7 @@ fn share(n: usize, condemned: std_mpsc::Sender<Condemned>) -> Result<Shared, rus
         condemned,
         alarm: Arc::new(windlass_sys::eventfd::create()?),
         local: Arc::new(Notice::new()?),
+        learned: Arc::new(Notice::new()?),
     })
 }
 

@@ -192,6 +192,7 @@ impl World {
         MemberTuning {
             firewall: None,
             protection: protection.into(),
+            trusted: false,
             maxbw: [0, 0, 10_000_000, 200_000_000][self.below(4)],
             flows: Vec::new(),
             priority: Default::default(),

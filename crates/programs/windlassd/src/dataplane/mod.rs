@@ -99,7 +99,16 @@ pub fn build_on(
     let wake = Arc::new(windlass_sys::eventfd::create().context("eventfd")?);
     let (requests, inbox) = channel();
     let per_user = options.limits.per_user;
-    let ports = Ports::new(plane, cores, sink, host, wake.clone(), per_user);
+    let runtime_dir = &options.runtime_dir;
+    let ports = Ports::new(
+        plane,
+        cores,
+        sink,
+        host,
+        wake.clone(),
+        per_user,
+        runtime_dir,
+    );
     let ports = ports.context("the ports thread cannot wait")?;
     let thread = std::thread::Builder::new()
         .name("ports".into())

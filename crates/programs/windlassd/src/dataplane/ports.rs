@@ -4,6 +4,7 @@ mod edit;
 mod flows;
 mod heard;
 mod held;
+mod leases;
 mod members;
 mod moves;
 mod neigh;
@@ -17,6 +18,7 @@ mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -35,6 +37,7 @@ use edit::{Aside, Edit, End, SetBridge};
 use flows::Flows;
 use heard::Heard;
 use held::Held;
+use leases::Leases;
 use members::Members;
 use neigh::Asked;
 use snoop::Snoop;
@@ -113,6 +116,8 @@ pub struct Ports {
     snoops: BTreeMap<Name, Snoop>,
     /// What bridges that answer for neighbours know of them.
     neighbours: BTreeMap<Name, Asked>,
+    /// What VNICs have learned, for the next daemon.
+    leases: Leases,
     edit: Edit,
     /// A daemon that waits for its turn: endpoints are made, and not polled.
     held: Option<Held>,
@@ -152,11 +157,13 @@ impl Ports {
         host: Box<dyn Host>,
         wake: Arc<OwnedFd>,
         per_user: PerUser,
+        runtime_dir: &Path,
     ) -> Result<Ports, Errno> {
         let watch = Watch::create()?;
         watch.add(wake.as_fd(), Source::Requests)?;
         watch.add(plane.local_alarm(), Source::Local)?;
         watch.add(plane.alarm(), Source::Condemned)?;
+        watch.add(plane.learned_alarm(), Source::Learned)?;
         let namespaces = NetnsWatch::start()
             .and_then(|found| watch.add(found.as_fd(), Source::Namespaces).map(|()| found))
             .inspect_err(|error| tracing::warn!("namespaces are not watched: {error}"));
@@ -177,6 +184,7 @@ impl Ports {
             trees_stand: false,
             snoops: BTreeMap::new(),
             neighbours: BTreeMap::new(),
+            leases: Leases::new(runtime_dir),
             edit: Edit::default(),
             held: None,
             leaving: Vec::new(),
@@ -536,6 +544,7 @@ impl Ports {
     /// and the progress of guests of VNICs that there are none of.
     pub fn adopted(&mut self) {
         self.let_go();
+        self.end_restoring_leases();
         let keep: Vec<String> = self
             .members
             .values()
@@ -729,6 +738,7 @@ impl Ports {
             rings_now: member.rings,
             workers: self.plane.rings(member.id).to_vec(),
             connects,
+            learned: self.learned(member),
             details: details
                 .chain(heard)
                 .chain(tree)
@@ -824,15 +834,16 @@ fn enter(
     Err(BackendError::Limit(AddError::Resting.to_string()))
 }
 
-/// A member's own address, in each VLAN in which it can be reached. That of a standby VNIC is learned instead.
+/// A member's own addresses, in each VLAN in which it can be reached. Those of a standby VNIC are learned instead.
 fn own_entries(member: &MemberState, filtering: bool) -> Vec<(Key, EntryFlags)> {
     let vlans: &[u16] = if filtering { &member.vlans } else { &[0] };
+    let macs = member.own.into_iter().chain(member.settings.macs.iter());
     let own = |mac: MacAddr| {
         let keys = vlans.iter().map(move |v| Key::from_octets(*v, mac.0));
-        keys.map(|key| (key, EntryFlags::LOCAL)).collect()
+        keys.map(|key| (key, EntryFlags::LOCAL))
     };
-    let fixed = member.own.filter(|_| !member.settings.standby);
-    fixed.map(own).unwrap_or_default()
+    let fixed = macs.filter(|_| !member.settings.standby);
+    fixed.flat_map(own).collect()
 }
 
 /// The key of a static entry of this bridge.

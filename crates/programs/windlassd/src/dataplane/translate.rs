@@ -14,7 +14,7 @@ use windlass_bridge::fdb::{Entry, EntryFlags, Limits};
 use windlass_bridge::member::MemberConf;
 use windlass_bridge::vlan::VlanMap;
 use windlass_frame::{FRAME_MAX, TxId};
-use windlass_nic::{DhcpNospoof, IpNospoof, Protection};
+use windlass_nic::{DhcpNospoof, IpNospoof, Methods, Protection};
 use windlass_shm::{HugePages, Quota};
 use windlass_stats::{Drop, MemberTotals};
 use windlass_worker::dataplane::BridgeTuning;
@@ -67,6 +67,7 @@ pub fn member_conf(settings: &MemberSettings, mac: u64, mtu: u32) -> MemberConf 
     MemberConf {
         id: TxId(0),
         mac,
+        macs: settings.macs.iter().map(mac_word).collect(),
         pvid: settings.vlan,
         tagged: VlanMap::of(settings.tagged.iter()),
         mtu,
@@ -105,6 +106,7 @@ pub fn tuning(
     };
     Ok(MemberTuning {
         protection: protection(settings).into(),
+        trusted: settings.trusted,
         firewall: firewalls.get(&settings.firewall)?,
         maxbw: u64::from(settings.maxbw) * 1_000_000,
         flows: Vec::new(),
@@ -149,6 +151,11 @@ fn protection(settings: &MemberSettings) -> Protection {
     Protection {
         restricted: settings.restricted,
         addresses: guard.ips.as_ref().map(|ips| IpNospoof::new(ips.iter())),
+        methods: Methods {
+            dhcpv4: guard.methods.dhcpv4,
+            dhcpv6: guard.methods.dhcpv6,
+            slaac: guard.methods.slaac,
+        },
         clients,
         router_guard: guard.router_guard,
         dhcp_guard: guard.dhcp_guard,

@@ -23,8 +23,8 @@ use windlass_api::{
 use super::Engine;
 use crate::authority::Peer;
 
-/// The VNIC that a change gives an address, or VLANs with it, that it did not have.
-fn claimant(change: &Change) -> Option<(&Vnic, MacAddr)> {
+/// The VNIC that a change gives addresses, or VLANs with them, that it did not have.
+fn claimant(change: &Change) -> Option<&Vnic> {
     let claim = |vnic: &Vnic| {
         let settings = vnic.settings();
         (
@@ -32,16 +32,17 @@ fn claimant(change: &Change) -> Option<(&Vnic, MacAddr)> {
             vnic.mac,
             settings.vlans(),
             settings.standby,
+            settings.macs,
         )
     };
     match change {
         Change::Create {
             to: Object::Vnic(to),
-        } => Some((to, to.mac?)),
+        } => Some(to),
         Change::Set {
             from: Object::Vnic(from),
             to: Object::Vnic(to),
-        } if claim(from) != claim(to) => Some((to, to.mac?)),
+        } if claim(from) != claim(to) => Some(to),
         _ => None,
     }
 }
@@ -58,9 +59,11 @@ impl Engine {
         changes: &[Change],
     ) -> Result<Vec<String>, ErrorBody> {
         let mut claims: BTreeMap<&Name, BTreeMap<MacAddr, Vec<&Vnic>>> = BTreeMap::new();
-        for (vnic, mac) in changes.iter().filter_map(claimant) {
+        for vnic in changes.iter().filter_map(claimant) {
             let of_bridge = claims.entry(&vnic.bridge).or_default();
-            of_bridge.entry(mac).or_default().push(vnic);
+            for mac in vnic.macs() {
+                of_bridge.entry(mac).or_default().push(vnic);
+            }
         }
         let mut warnings = Vec::new();
         for (bridge, claims) in claims {

@@ -169,6 +169,8 @@ impl Ports {
         if self.held.is_some() {
             return;
         }
+        self.restore_leases();
+        self.leases_changed();
         self.plane.begin_batch();
         for name in edit.made {
             self.drive(&name);

@@ -34,7 +34,7 @@ impl Ports {
     /// Leaves all rings alone, for a successor; what lies in private memory is sent, or dropped and counted.
     pub fn rest(&mut self) -> bool {
         self.is_resting = true;
-        match self.plane.rest(REST_TIME_MAX) {
+        let rests = match self.plane.rest(REST_TIME_MAX) {
             Ok(0) => true,
             Ok(frames) => {
                 tracing::info!("{frames} frames that waited were dropped");
@@ -44,7 +44,10 @@ impl Ports {
                 tracing::error!("{error}");
                 false
             }
-        }
+        };
+        // Nothing more is learned.
+        self.write_leases();
+        rests
     }
 
     /// There is no successor.
@@ -134,6 +137,7 @@ impl Ports {
             .held
             .as_mut()
             .map(|held| std::mem::take(&mut held.takers));
+        self.restore_leases();
         self.drive_all(takers.unwrap_or_default());
     }
 
@@ -152,6 +156,7 @@ impl Ports {
         if self.held.take().is_none() {
             return;
         }
+        self.restore_leases();
         self.drive_all(self.members.keys().cloned().collect());
     }
 }

@@ -79,6 +79,11 @@ impl Ports {
         if woken.local {
             self.hear();
         }
+        if woken.learned {
+            self.plane.hear_learned();
+            self.leases_changed();
+        }
+        self.run_leases();
         if self.is_leaving() && !self.plane.is_draining() {
             self.remove_leaving();
         }
@@ -205,6 +210,7 @@ impl Ports {
         let look = draining.then(|| Instant::now() + DRAIN_LOOK);
         let others = self.clash_at().into_iter().chain(self.trees_due());
         let others = others.chain(self.snoops_due()).chain(self.neighbours_due());
+        let others = others.chain(self.leases_due());
         let deadline = look.into_iter().chain(others).min();
         self.watch.wait(events, deadline)
     }

@@ -35,11 +35,12 @@ impl Ports {
         let others = self.members.iter().filter(|(name, _)| *name != uplink);
         for (name, other) in others.filter(|(_, m)| m.bridge == member.bridge) {
             let settings = &other.settings;
-            match other.own.map(translate::mac_word) {
-                Some(own) if settings.standby => addresses.others.insert(own),
-                Some(own) => addresses.own.insert(own),
-                None => false,
-            };
+            let macs = other.own.into_iter().chain(settings.macs.iter());
+            let words = macs.map(translate::mac_word);
+            match settings.standby {
+                true => addresses.others.extend(words),
+                false => addresses.own.extend(words),
+            }
             let is_open = other.own.is_none() || !settings.mac_nospoof || settings.span;
             if is_open && addresses.open.is_none() {
                 addresses.open = Some(name.to_string());

@@ -34,6 +34,8 @@ pub(super) enum Source {
     Local,
     /// Workers have found ports dead.
     Condemned,
+    /// VNICs have learned addresses.
+    Learned,
     /// A namespace came or went.
     Namespaces,
 }
@@ -47,6 +49,7 @@ pub(super) struct Sources {
     pub(super) requests: bool,
     pub(super) local: bool,
     pub(super) condemned: bool,
+    pub(super) learned: bool,
 }
 
 /// The set, and the deadlines.
@@ -119,6 +122,7 @@ impl Watch {
                 t if t == Source::Requests as u64 => woken.requests = true,
                 t if t == Source::Local as u64 => woken.local = true,
                 t if t == Source::Condemned as u64 => woken.condemned = true,
+                t if t == Source::Learned as u64 => woken.learned = true,
                 t if t == Source::Namespaces as u64 => self.namespaces = true,
                 t => drop(self.due.insert(Token(t))),
             }

@@ -130,7 +130,8 @@ fn plane(peers: &Peers, json: serde_json::Value) -> (Ports, Document) {
     let (sink, _woken) = StateSink::pair();
     let host = Box::new(peers.clone());
     let per_user = PerUser::of(|_| 16);
-    let ports = Ports::new(plane, vec![None], sink, host, wake, per_user).unwrap();
+    let nowhere = std::path::Path::new("/nonexistent");
+    let ports = Ports::new(plane, vec![None], sink, host, wake, per_user, nowhere).unwrap();
     (ports, serde_json::from_value(json).unwrap())
 }
 
