@@ -151,7 +151,7 @@ pub const PROPERTIES: &[PropertySpec] = &[
         "s",
         "20",
         (6, 40),
-        "Age at which information of spanning tree is forgotten; counts on the root.",
+        "Age at which spanning tree information is forgotten; the root's value counts.",
     ),
     row(
         BRIDGE,
@@ -169,7 +169,7 @@ pub const PROPERTIES: &[PropertySpec] = &[
         "s",
         "15",
         (4, 30),
-        "Time in each of the states before forwarding, where no neighbour agrees; counts on the root.",
+        "Time in each state before forwarding if no neighbour agrees; the root's value counts.",
     ),
     row(
         BRIDGE,
@@ -178,7 +178,7 @@ pub const PROPERTIES: &[PropertySpec] = &[
         "BPDUs",
         "6",
         (1, 10),
-        "BPDUs that a port sends at once; above it one a second.",
+        "BPDUs that a port may send in a burst; then one a second.",
     ),
     crate::snoop::SNOOPING,
     crate::snoop::QUERIER,
@@ -311,7 +311,7 @@ pub const PROPERTIES: &[PropertySpec] = &[
         "moves",
         "1000",
         (0, 1_000_000),
-        "Moves of addresses to the member at once, of which a fifth comes back every 5 s; 0: no limit.",
+        "Learned addresses that may move to the member in a burst (token bucket, a fifth refilled every 5 s); 0: no limit.",
     ),
     row(
         MEMBER,
@@ -347,7 +347,7 @@ pub const PROPERTIES: &[PropertySpec] = &[
         "",
         AUTO,
         (1, 200_000_000),
-        "Cost of the way over the member; auto: 20000, as of 1 Gbit/s.",
+        "Path cost of the member; auto: 20000, the cost of 1 Gbit/s.",
     ),
     row(
         MEMBER,
@@ -365,7 +365,7 @@ pub const PROPERTIES: &[PropertySpec] = &[
         "",
         AUTO,
         (0, 0),
-        "No bridge is behind the member, and it forwards at once; auto: so while nobody answers for 3 s.",
+        "on: no bridge is behind the member, so it forwards at once; auto: it does after 3 s without a BPDU.",
     ),
     row(
         MEMBER,
@@ -374,7 +374,7 @@ pub const PROPERTIES: &[PropertySpec] = &[
         "",
         "on",
         (0, 0),
-        "At most one bridge is behind the member; off: a hub, on which nobody can agree to forward at once.",
+        "At most one bridge is behind the member; off: it leads to a hub, and transitions take the forward delays.",
     ),
     row(
         MEMBER,
@@ -383,7 +383,7 @@ pub const PROPERTIES: &[PropertySpec] = &[
         "",
         "off",
         (0, 0),
-        "The root is never looked for behind the member: while a better one is heard there, the member is closed.",
+        "The member never leads to the root: it is closed while a better root is heard there.",
     ),
     row(
         MEMBER,
@@ -392,7 +392,7 @@ pub const PROPERTIES: &[PropertySpec] = &[
         "",
         "off",
         (0, 0),
-        "A BPDU closes the member until it was down or the guard is taken away; on a bridge with stp=on.",
+        "On a bridge with stp=on, a BPDU closes the member until it goes down or the guard is removed.",
     ),
     crate::snoop::ROUTER_VNIC,
     crate::snoop::ROUTER_UPLINK,
@@ -433,7 +433,7 @@ pub const PROPERTIES: &[PropertySpec] = &[
         "Mbit/s",
         "0",
         (0, 100_000),
-        "Bandwidth in each direction; above it frames wait in fair queues (FQ-CoDel), of which no more than 100 ms is kept; 0: no limit.",
+        "Bandwidth in each direction; excess frames wait in fair queues (FQ-CoDel) for at most 100 ms; 0: no limit.",
     ),
     row(
         VNIC,
@@ -442,7 +442,7 @@ pub const PROPERTIES: &[PropertySpec] = &[
         "",
         "medium",
         (0, 0),
-        "Which VNICs' frames a worker sends first, of those that have waited for a maxbw and whose time has come.",
+        "Order in which a worker sends frames of different VNICs that waited for a maxbw and are due at the same time.",
     ),
     row(
         FLOW,
@@ -451,7 +451,7 @@ pub const PROPERTIES: &[PropertySpec] = &[
         "Mbit/s",
         "0",
         (0, 100_000),
-        "Bandwidth of the flow in each direction; what is above it waits and is dropped apart from the VNIC's other frames; 0: no limit.",
+        "Bandwidth of the flow in each direction; excess frames wait, and are dropped, without affecting the VNIC's other frames; 0: no limit.",
     )
     .for_tenants(),
     row(
@@ -461,7 +461,7 @@ pub const PROPERTIES: &[PropertySpec] = &[
         "",
         "medium",
         (0, 0),
-        "Which frames go first where frames of the VNIC wait for its maxbw; those of a lower priority get a turn every 100 ms all the same.",
+        "Order of frames that wait for the VNIC's maxbw; a lower priority still gets a turn every 100 ms.",
     )
     .for_tenants(),
     row(
@@ -489,7 +489,7 @@ pub const PROPERTIES: &[PropertySpec] = &[
         "",
         "",
         (0, 0),
-        "At most 32 addresses and prefixes that the VNIC speaks for, or none; the link-local address made of its own needs no name.",
+        "At most 32 addresses and prefixes that the VNIC may use, or none; the link-local address derived from its MAC address is always allowed.",
     ),
     row(
         VNIC,
@@ -534,7 +534,7 @@ pub const PROPERTIES: &[PropertySpec] = &[
         "",
         AUTO,
         (0, 0),
-        "Drop messages of DHCP clients other than the VNIC; auto: on if allowed-dhcp-cids names any.",
+        "Drop messages of DHCP clients other than the VNIC; auto: on if allowed-dhcp-cids is set.",
     ),
     row(
         VNIC,
@@ -543,7 +543,7 @@ pub const PROPERTIES: &[PropertySpec] = &[
         "",
         "",
         (0, 0),
-        "At most 32 client identifiers and DUIDs beside those made of the VNIC's address, as text or 0x and hex digits, any or none.",
+        "At most 32 more DHCP client identifiers and DUIDs, as text or as 0x and hex digits; any; or none. Those derived from the VNIC's address are always allowed.",
     ),
     row(
         VNIC,
