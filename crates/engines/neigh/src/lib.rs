@@ -36,7 +36,7 @@
 //!
 //! | what comes | learned | answered |
 //! | --- | --- | --- |
-//! | ARP request, neighbour solicitation | its sender | if the target is known, behind another port with [`PortConf::suppress`] |
+//! | ARP request, neighbour solicitation | its sender | if the target is known, behind another port with [`PortConf::suppress`], and not both are [private](PortConf::is_private) |
 //! | ARP probe (RFC 5227), solicitation for duplicate detection | no | the same: the asker has to hear that the address is taken; over IPv6 to all nodes |
 //! | gratuitous ARP, unsolicited advertisement | its sender | no: others' caches have to hear of it |
 //! | what cannot be read, ARP replies | no | no |

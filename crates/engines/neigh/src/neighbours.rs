@@ -26,6 +26,8 @@ pub struct PortConf {
     pub suppress: bool,
     /// No router can be behind it.
     pub is_host: bool,
+    /// It exchanges nothing with others that are private.
+    pub is_private: bool,
     /// Its MAC address, and the addresses that it is known to have.
     pub mac: Mac,
     /// In which VLANs it has which addresses.
@@ -135,7 +137,9 @@ impl Neighbours {
 
     /// Reads a frame that came from a port.
     pub fn receive(&mut self, id: u16, vid: u16, frame: &[u8], now: Tick) -> Outcome {
-        let said = parse(frame).filter(|_| self.ports.contains_key(&id));
+        let asker = self.ports.get(&id);
+        let is_private = asker.is_some_and(|port| port.conf.is_private);
+        let said = parse(frame).filter(|_| asker.is_some());
         if let Some((ip, mac)) = said.and_then(|said| said.sender) {
             self.learn((vid, ip), mac, id, now);
         }
@@ -144,8 +148,9 @@ impl Neighbours {
             let entry = self.table.get(&(vid, target))?;
             let conf = &self.ports.get(&entry.port)?.conf;
             let is_sure = conf.is_host || target.is_ipv4();
+            let is_apart = is_private && conf.is_private;
             let is_there = entry.until.is_none_or(|until| until > now);
-            let answers = conf.suppress && is_sure && is_there && entry.port != id;
+            let answers = conf.suppress && is_sure && is_there && entry.port != id && !is_apart;
             (answers && entry.disputed_until <= now).then(|| answer(&said, target, entry.mac))
         });
         match answered {
@@ -171,9 +176,11 @@ impl Neighbours {
                 *ends = until;
                 return;
             }
-            if entry.mac != mac && *ends > now {
-                disputed_until = now.plus(DISPUTED_NS);
-            }
+            disputed_until = match entry.mac != mac && *ends > now {
+                true => now.plus(DISPUTED_NS),
+                // The same host at another place; what was not sure of it is not yet.
+                false => entry.disputed_until,
+            };
             self.forget(key);
         }
         if !self.make_room(id) {

@@ -71,6 +71,7 @@ fn conf(suppress: bool) -> PortConf {
     PortConf {
         suppress,
         is_host: true,
+        is_private: false,
         mac: mac(100),
         fixed: Vec::new(),
     }
@@ -151,6 +152,35 @@ fn probes_and_announcements() {
     }
     let (known, counts) = world.counts();
     assert_eq!((known, counts.answered), (2, 2));
+}
+
+/// One that is private is not told of another that is, by an answer as by a frame; others are.
+#[test]
+fn private_ports_are_kept_apart() {
+    let mut world = world();
+    let private = PortConf {
+        is_private: true,
+        ..conf(true)
+    };
+    (1..=2).for_each(|id| world.set_port(id, private.clone()));
+    world.receive(1, 1, &asks(1, 77), NOW);
+    assert_eq!(world.receive(2, 1, &asks(2, 1), NOW), Outcome::Pass);
+    assert!(answered(world.receive(3, 1, &asks(3, 1), NOW)).is_some());
+    assert!(answered(world.receive(1, 1, &asks(1, 3), NOW)).is_some());
+}
+
+/// Whoever takes an address over is not answered for sooner by going to another port.
+#[test]
+fn a_dispute_goes_with_its_address() {
+    let mut world = world();
+    world.receive(1, 1, &asks(1, 77), NOW);
+    let takes = arp(1, mac(3), mac(3), ip(1), ip(1));
+    world.receive(3, 1, &takes, NOW);
+    world.receive(2, 1, &takes, NOW);
+    let before = NOW.plus(DISPUTED_NS - 1);
+    assert_eq!(world.receive(1, 1, &asks(9, 1), before), Outcome::Pass);
+    let answer = world.receive(1, 1, &asks(9, 1), NOW.plus(DISPUTED_NS));
+    assert!(answered(answer).is_some());
 }
 
 /// Neighbour discovery: solicited answers, those of duplicate detection to all, and none for ports where a router may be.

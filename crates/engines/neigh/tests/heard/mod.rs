@@ -19,6 +19,7 @@ fn conf(flags: u8, n: u8) -> PortConf {
     PortConf {
         suppress: flags & 1 == 0,
         is_host: flags & 2 == 0,
+        is_private: flags & 8 != 0,
         mac: mac(n),
         fixed: fixed.map(|ip| (u16::from(flags & 1), ip)).collect(),
     }

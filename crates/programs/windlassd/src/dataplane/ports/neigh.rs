@@ -40,6 +40,7 @@ fn port_conf(member: &MemberState) -> PortConf {
     PortConf {
         suppress: member.settings.neigh_suppress,
         is_host: guard.router_guard,
+        is_private: member.settings.private,
         mac: member.own.map_or([0; 6], |own| own.0),
         fixed: fixed.collect(),
     }
