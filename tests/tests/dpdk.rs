@@ -13,6 +13,43 @@ const UNBUFFERED: [&str; 3] = ["stdbuf", "-oL", "dpdk-testpmd"];
 /// How long a testpmd may take to connect.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Huge pages of 2 MiB, as many as the host had before when this is dropped.
+struct HugePages(Option<u64>);
+
+impl HugePages {
+    const PLACE: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
+
+    fn read(name: &str) -> Option<u64> {
+        let text = std::fs::read_to_string(format!("{}/{name}", Self::PLACE));
+        text.ok()?.trim().parse().ok()
+    }
+
+    fn set(count: u64) -> std::io::Result<()> {
+        std::fs::write(format!("{}/nr_hugepages", Self::PLACE), count.to_string())
+    }
+
+    /// Has so many free ones; none if that cannot be had.
+    fn reserve(count: u64) -> Option<HugePages> {
+        let free = || Self::read("free_hugepages");
+        let missing = count.saturating_sub(free()?);
+        if missing == 0 {
+            return Some(HugePages(None));
+        }
+        let before = Self::read("nr_hugepages")?;
+        let reserved = HugePages(Some(before));
+        Self::set(before + missing).ok()?;
+        (free()? >= count).then_some(reserved)
+    }
+}
+
+impl Drop for HugePages {
+    fn drop(&mut self) {
+        if let Some(before) = self.0 {
+            let _ = Self::set(before);
+        }
+    }
+}
+
 /// A testpmd with two ports. Each frame that comes to one port goes out of the other one. Killed when dropped.
 struct Testpmd {
     child: Child,
@@ -150,10 +187,9 @@ fn zero_copy_clients_share_a_socket() {
     if !has_testpmd(NAME) {
         return;
     }
-    let free = std::fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
-    if !free.is_ok_and(|free| free.trim().parse::<u32>().is_ok_and(|pages| pages >= 40)) {
-        return skip(NAME, "there are no 40 free huge pages of 2 MiB");
-    }
+    let Some(_pages) = HugePages::reserve(40) else {
+        return skip(NAME, "no 40 huge pages of 2 MiB can be had");
+    };
     let daemon = lab.daemon();
     let socket = daemon.runtime_dir().join("both.sock");
     let attach = |id| format!("memif,socket={},role=server,id={id}", socket.display());
