@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use windlass_sys::netlink::Netlink;
-use windlass_sys::packet::{PacketOptions, PacketSocket};
+use windlass_sys::packet::{Membership, PacketOptions, PacketSocket};
 use windlass_sys::{Errno, IoSlice, IoSliceMut};
 
 use crate::Lab;
@@ -83,7 +83,10 @@ impl Wire {
             let mut netlink = Netlink::open().expect("netlink");
             let link = netlink.link_by_name(interface).expect("netlink");
             let link = link.unwrap_or_else(|| panic!("no {interface} in {short}"));
-            PacketSocket::open(link.index, &options).expect("a packet socket")
+            let socket = PacketSocket::open(link.index, &options).expect("a packet socket");
+            let all = socket.join(Membership::Promiscuous);
+            all.expect("a promiscuous interface");
+            socket
         });
         Wire {
             socket,

@@ -389,6 +389,20 @@ fn a_server_is_heard_while_it_is_trusted() {
     assert!(!passes(&daemon, &a, &s, Y), "what was off begins anew");
 }
 
+/// Others may not read what guests have, and a file that no daemon wrote stops nobody.
+fn the_file_is_private_and_checked(daemon: &mut Daemon) {
+    assert_eq!(daemon.terminate(), 0);
+    let file = daemon.runtime_dir().join("leases.json");
+    let mode = std::fs::metadata(&file)
+        .expect("a file")
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o600);
+    std::fs::write(&file, "{").expect("a file");
+    daemon.start_again();
+    assert!(daemon.log().contains("leases.json"), "{}", daemon.log());
+}
+
 /// A guest keeps the addresses that it was given over an upgrade of the daemon, a kill and an orderly end; and loses them with its place. What
 /// it has given back is not given to it again.
 #[test]
@@ -452,12 +466,7 @@ fn leases_outlive_the_daemon() {
     assert_eq!(learned(&daemon, "a0", "slaac"), all[1]);
     daemon.must("vnic set a0 vlan=2");
     assert_eq!(daemon.show("vnic", "a0")["learned"], Value::Null);
-    // A file that nobody wrote so stops nobody.
-    assert_eq!(daemon.terminate(), 0);
-    let file = daemon.runtime_dir().join("leases.json");
-    std::fs::write(&file, "{").expect("a file");
-    daemon.start_again();
-    assert!(daemon.log().contains("leases.json"), "{}", daemon.log());
+    the_file_is_private_and_checked(&mut daemon);
 }
 
 /// A guest sends from its secondary addresses and is reached by them alone; nobody else may have one of them.

@@ -115,7 +115,6 @@ pub fn be(end: &End) -> Result<()> {
     let link = Netlink::open()?.link_by_name("eth0")?.context("no eth0")?;
     let options = PacketOptions {
         vnet_header: false,
-        promiscuous: false,
         qdisc_bypass: true,
         ..PacketOptions::default()
     };

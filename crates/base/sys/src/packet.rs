@@ -94,8 +94,6 @@ pub struct Fanout {
 pub struct PacketOptions {
     /// A virtio-net header before each frame, both ways.
     pub vnet_header: bool,
-    /// Receive frames that are not for the interface's own address.
-    pub promiscuous: bool,
     /// Do not receive what this host sends on the interface, ourselves among it. All sockets of a
     /// [`Fanout`] group must agree; needs Linux 6.2 there.
     pub ignore_outgoing: bool,
@@ -108,11 +106,11 @@ pub struct PacketOptions {
 }
 
 impl Default for PacketOptions {
-    /// As an uplink wants it: header, promiscuous, outgoing ignored, through the qdisc.
+    /// As an uplink wants it: header, outgoing ignored, through the qdisc. What is received is for
+    /// the interface's own address, until [`PacketSocket::join`] asks for more.
     fn default() -> Self {
         Self {
             vnet_header: true,
-            promiscuous: true,
             ignore_outgoing: true,
             qdisc_bypass: false,
             receive_bytes: None,
@@ -242,11 +240,6 @@ impl PacketSocket {
                 .map_err(refused("SO_RCVBUF"))?;
         }
         bind(&fd, index).map_err(refused("bind"))?;
-        if options.promiscuous {
-            let request = Membership::Promiscuous.request(index);
-            set_bytes(&fd, libc::SOL_PACKET, PACKET_ADD_MEMBERSHIP, &request)
-                .map_err(refused("PACKET_ADD_MEMBERSHIP"))?;
-        }
         if let Some(fanout) = options.fanout {
             set_fanout(&fd, fanout, options.ignore_outgoing).map_err(refused("PACKET_FANOUT"))?;
         }

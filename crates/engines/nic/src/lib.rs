@@ -8,6 +8,9 @@
 //! [`Offload`](windlass_frame::Offload) that is true, or drops the frame as
 //! [`Drop::BadOffload`](windlass_stats::Drop::BadOffload).
 //!
+//! The addresses that a guest uses are held against those that were named for it, and those that it was given while it works
+//! ([`Guard`], [`Learner`]).
+//!
 //! # Where it sits
 //! ```text
 //!   rx_burst  -->  leave  -->  bridge  -->  tx_burst (passes the Offload on, or attach::soft)

@@ -493,6 +493,12 @@ fn other_changes(daemon: &Daemon) -> Vec<Asked> {
             Some(json!({"bridges": ["br0", "br1"]})),
             0,
         ),
+        (
+            "PATCH",
+            "/v1/zones/z",
+            Some(json!({"properties": {"firewall-base": "drop in"}})),
+            1,
+        ),
         ("DELETE", "/v1/vnics/z0", None, 0),
         ("POST", "/v1/bridges", Some(json!({"name": "br9"})), 0),
         ("DELETE", "/v1/bridges/br2", None, 0),
@@ -619,6 +625,37 @@ fn a_change_that_the_store_refuses_changes_nothing() {
             "{method} {path}"
         );
     }
+}
+
+/// Rules of a zone that the store refuses hold for no VNIC of it: frames go on. Those that it takes hold.
+#[test]
+fn rules_that_the_store_refuses_stop_nobody() {
+    let directory = tempfile::tempdir().unwrap();
+    let lab = Lab::default();
+    let daemon = start(directory.path(), &lab);
+    network(&daemon, &lab);
+    let (sender, receiver) = (lab.guest("v0"), lab.guest("z0"));
+    let mut to_zone = datagram(0, 0x70);
+    to_zone[4] = 0x40;
+    let dropped = || {
+        let shown = daemon.must("GET", "/v1/vnics/z0", None);
+        shown["counters"]["drops"]["firewall-in"].as_u64()
+    };
+    let rules = json!({"properties": {"firewall-base": "drop in"}});
+    let state_dir = options(directory.path()).state_dir;
+    let (stored, aside) = (state_dir.join("document.json"), state_dir.join("aside"));
+    std::fs::rename(&stored, &aside).unwrap();
+    std::fs::create_dir(&stored).unwrap();
+    daemon.refused("PATCH", "/v1/zones/z", Some(rules.clone()), "storage");
+    receiver.take_got();
+    sender.send([to_zone.clone()]);
+    until("it is let in", || receiver.got() == 1);
+    std::fs::remove_dir(&stored).unwrap();
+    std::fs::rename(&aside, &stored).unwrap();
+    daemon.must("PATCH", "/v1/zones/z", Some(rules));
+    sender.send([to_zone]);
+    until("it is dropped", || dropped() == Some(1));
+    assert_eq!(receiver.got(), 1);
 }
 
 /// While the thread that answers for neighbours is busy with an edit, questions beyond those that it has room for go to everybody: nobody's

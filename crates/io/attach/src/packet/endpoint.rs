@@ -314,7 +314,6 @@ fn open_sockets(index: u32, queues: u16) -> Result<Vec<Arc<PacketSocket>>, OpenE
         rollover: false,
     });
     let options = PacketOptions {
-        promiscuous: false,
         receive_bytes: Some(RECEIVE_BYTES),
         fanout,
         ..PacketOptions::default()

@@ -4,7 +4,7 @@
 //! A guest keeps its address when this daemon is restarted, killed or replaced, and could not even renew its lease if the next one
 //! did not know of it. So what VNICs have learned stands in a file in the runtime directory ([`FILE`]), written whenever it has
 //! changed, and read by the next daemon before it serves its first ring. In an upgrade the predecessor writes it when it has left the
-//! rings alone, before the successor goes on.
+//! rings alone, before the successor goes on. A write that fails is tried again after [`RETRY`].
 //!
 //! Times in the file are those of the clock that counts from the start of the system, and it names that start: a wall clock that is set
 //! changes nothing, and a file of an earlier start is of guests that are gone. A VNIC gets back what it had with the same address, on the
@@ -14,7 +14,10 @@
 //! What was learned within [`GAP`] of a kill. An exchange that was under way; its client asks again.
 
 use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::io::{self, Write};
 use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -33,6 +36,8 @@ const FILE: &str = "leases.json";
 /// this thread busy.
 const GAP: Duration = Duration::from_millis(100);
 const GAP_FACTOR: u32 = 20;
+/// Time until a write that failed is tried again.
+const RETRY: Duration = Duration::from_secs(10);
 
 /// The file, and what is to become of it.
 pub(super) struct Leases {
@@ -119,18 +124,33 @@ impl Leases {
         if written == self.written {
             return;
         }
-        let beside = self.path.with_extension("new");
-        let done =
-            std::fs::write(&beside, &written).and_then(|()| std::fs::rename(&beside, &self.path));
-        match done {
-            Ok(()) => self.written = written,
-            Err(error) => tracing::warn!(
-                "{}: {error}: a restart would forget addresses of guests",
-                self.path.display()
-            ),
-        }
+        let done = self.replace(&written);
         let ended = Instant::now();
         self.not_before = ended + GAP.max((ended - began) * GAP_FACTOR);
+        match done {
+            Ok(()) => self.written = written,
+            Err(error) => {
+                let path = self.path.display();
+                tracing::warn!("{path}: {error}: a restart would forget addresses of guests");
+                self.not_before = ended + RETRY;
+                self.due = Some(self.not_before);
+            }
+        }
+    }
+
+    /// Nobody else may read which guest has which address.
+    fn replace(&self, written: &str) -> io::Result<()> {
+        let beside = self.path.with_extension("new");
+        // One that is there has the mode that it was made with.
+        let _ = std::fs::remove_file(&beside);
+        let mut options = OpenOptions::new();
+        let mut file = options
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&beside)?;
+        file.write_all(written.as_bytes())?;
+        std::fs::rename(&beside, &self.path)
     }
 }
 
