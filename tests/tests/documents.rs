@@ -10,6 +10,8 @@ use windlass_tests::{program, run, skip};
 struct Example {
     lines: Vec<String>,
     by: Typist,
+    /// Its lines are commands behind a prompt, and what they answer.
+    is_session: bool,
 }
 
 enum Typist {
@@ -19,23 +21,115 @@ enum Typist {
     None(String),
 }
 
-/// The shell examples of a page.
+/// The shell examples and sessions of a page.
 fn examples(page: &str) -> Vec<Example> {
-    let parts: Vec<&str> = page.split("```sh\n").collect();
-    let fences = parts.iter().zip(parts.iter().skip(1));
-    let example = |(before, fence): (&&str, &&str)| {
-        let said = before.trim_end().rsplit('\n').next().unwrap_or_default();
-        let by = match said.strip_prefix("<!-- not typed: ") {
-            Some(why) => Typist::None(why.trim_end_matches(" -->").to_owned()),
-            None if said == "<!-- typed as nobody -->" => Typist::Nobody,
+    let mut found = Vec::new();
+    let parts: Vec<&str> = page.split("\n```").collect();
+    for pair in parts.chunks_exact(2) {
+        let said = pair[0].trim_end().rsplit('\n').next().unwrap_or_default();
+        let (language, fence) = pair[1].split_once('\n').unwrap_or_default();
+        let is_session = fence
+            .lines()
+            .next()
+            .is_some_and(|line| prompted(line).is_some());
+        if language != "sh" && !is_session {
+            continue;
+        }
+        let comment = said.rsplit_once("<!-- ").map_or("", |(_, comment)| comment);
+        let comment = comment.trim_end_matches(" -->");
+        let is_test = comment.contains('_') && !comment.contains(' ');
+        let by = match comment.strip_prefix("not typed: ") {
+            Some(why) => Typist::None(why.to_owned()),
+            None if is_test => Typist::None(format!("`{comment}` types it")),
+            None if comment == "typed as nobody" => Typist::Nobody,
             None => Typist::Root,
         };
-        let fence = fence.split("```").next().unwrap_or_default();
-        let joined = fence.replace("\\\n", " ");
+        let joined = match is_session {
+            true => fence.to_owned(),
+            false => fence.replace("\\\n", " "),
+        };
         let lines = joined.lines().map(str::to_owned).collect();
-        Example { lines, by }
-    };
-    fences.map(example).collect()
+        found.push(Example {
+            lines,
+            by,
+            is_session,
+        });
+    }
+    found
+}
+
+/// The user before a prompt, none for root, and the command behind it.
+fn prompted(line: &str) -> Option<(&str, &str)> {
+    let (user, command) = line.split_once("$ ")?;
+    user.chars()
+        .all(|letter| letter.is_ascii_lowercase())
+        .then_some((user, command))
+}
+
+/// What a session shows: commands, and the lines that they answer.
+fn steps(example: &Example) -> Vec<(&str, Vec<&str>)> {
+    let mut steps: Vec<(&str, Vec<&str>)> = Vec::new();
+    for line in &example.lines {
+        match (prompted(line), steps.last_mut()) {
+            (Some(_), _) => steps.push((line, Vec::new())),
+            (None, Some((_, shown))) => shown.push(line),
+            (None, None) => panic!("{line:?} answers no command"),
+        }
+    }
+    steps
+}
+
+/// A session as a script has it: each answer between two marks, errors with the rest.
+fn script_of_session(example: &Example) -> String {
+    let mut script = String::new();
+    for (line, _) in steps(example) {
+        let (user, command) = prompted(line).expect("a command");
+        let who = match user {
+            "" => String::new(),
+            user => format!("setpriv --reuid={user} --regid={user} --clear-groups "),
+        };
+        let _ = writeln!(
+            script,
+            "echo '{MARK}'; {{ {who}{command}; }} 2>&1 || true; echo '{MARK}'"
+        );
+    }
+    script
+}
+
+const MARK: &str = "@@@";
+
+/// Numbers and link-layer addresses differ from run to run.
+fn settled(word: &str) -> String {
+    let is_mac = word.len() == 17 && word.bytes().filter(|byte| *byte == b':').count() == 5;
+    let mac = word.split_once("mac=").map_or("", |(_, mac)| mac);
+    if is_mac {
+        return "MAC".to_owned();
+    }
+    if mac.len() >= 17 && mac.as_bytes().get(2) == Some(&b':') {
+        return settled(&word.replace(&mac[..17], "MAC"));
+    }
+    let is_number = word.parse::<f64>().is_ok();
+    if is_number {
+        "0".to_owned()
+    } else {
+        word.to_owned()
+    }
+}
+
+/// Each line that a session shows stands in the answer, in its order.
+fn is_answered(shown: &[&str], answer: &str) -> Result<(), String> {
+    let words = |text: &str| text.split_whitespace().map(settled).collect::<Vec<_>>();
+    let answer = words(answer);
+    let mut rest = &answer[..];
+    for line in shown.iter().filter(|line| !line.is_empty()) {
+        let line = words(line);
+        let at = rest
+            .windows(line.len())
+            .position(|found| *found == line[..]);
+        let at = at.ok_or_else(|| line.join(" "))?;
+        rest = &rest[at + line.len()..];
+    }
+    Ok(())
 }
 
 /// Words in capitals that stand for something, and something that they may stand for.
@@ -255,6 +349,9 @@ started() { until windlass "$@" status > /dev/null 2>&1; do kill -0 $daemon; sle
 # What goes on until somebody ends it is ended after a second.
 endless() { timeout --signal=INT 1 "$@" || [ $? = 124 ]; }
 export -f started endless
+# The trace is no answer.
+exec 9>&2
+BASH_XTRACEFD=9
 "#;
 
 /// DPDK's program goes on in the background once its VNIC is up.
@@ -300,6 +397,9 @@ fn scripted(line: &str) -> String {
 
 /// A fence as a script has it. A shell that is started in it gets the lines behind it.
 fn script_of(example: &Example) -> String {
+    if example.is_session {
+        return script_of_session(example);
+    }
     let mut script = String::new();
     for (at, line) in example.lines.iter().enumerate() {
         if line.starts_with("unshare ") && line.ends_with(" bash") {
@@ -331,8 +431,8 @@ fn script_of(example: &Example) -> String {
     }
 }
 
-/// Runs the lines of a page on a machine of their own; they have to succeed.
-fn type_all(page: &str, lines: &str) {
+/// Runs the lines of a page on a machine of their own; they have to succeed. What its sessions answer.
+fn type_all(page: &str, lines: &str) -> Vec<String> {
     let granted = granted(page);
     let workers = match std::thread::available_parallelism().map_or(1, usize::from) {
         1 => "0",
@@ -357,10 +457,14 @@ fn type_all(page: &str, lines: &str) {
         .expect("unshare");
     let said = String::from_utf8_lossy(&done.stderr);
     assert!(done.status.success(), "{page}: {said}");
+    let said = String::from_utf8_lossy(&done.stdout);
+    let mark = format!("{MARK}\n");
+    let answers = said.split(mark.as_str()).skip(1).step_by(2);
+    answers.map(str::to_owned).collect()
 }
 
 /// Every shell example of the guides succeeds, line by line, from top to bottom, on a machine of the test's own with one daemon for
-/// each guide. An example that is not typed says why in the text, and is counted.
+/// each guide. Sessions answer what the page shows. An example that is not typed says why in the text, and is counted.
 #[test]
 fn the_guides_can_be_typed() {
     const NAME: &str = "the_guides_can_be_typed";
@@ -373,7 +477,7 @@ fn the_guides_can_be_typed() {
         }
     }
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
-    let (mut typed, mut left) = (0, Vec::new());
+    let (mut typed, mut compared, mut left, mut wrong) = (0, 0, Vec::new(), Vec::new());
     let mut pages: Vec<_> = std::fs::read_dir(&docs)
         .expect("the guides")
         .map(|entry| {
@@ -403,12 +507,25 @@ fn the_guides_can_be_typed() {
             continue;
         }
         let lines: String = run.iter().map(|e| script_of(e)).collect();
-        type_all(&page, &lines);
+        let answers = type_all(&page, &lines);
+        let sessions = run.iter().filter(|e| e.is_session);
+        let steps: Vec<_> = sessions.flat_map(|e| steps(e)).collect();
+        assert_eq!(steps.len(), answers.len(), "{page}: answers");
+        for ((command, shown), answer) in steps.iter().zip(&answers) {
+            compared += shown.len();
+            if let Err(line) = is_answered(shown, answer) {
+                wrong.push(format!(
+                    "{page}: {command}\nlacks: {line}\nanswer: {answer}"
+                ));
+            }
+        }
     }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(typed >= 60, "{typed} lines are typed");
+    assert!(compared >= 15, "{compared} lines of output are compared");
     assert_eq!(
         (left.len(), left.iter().sum::<usize>()),
-        (2, 8),
+        (5, 35),
         "examples that are not typed, and their lines"
     );
 }
