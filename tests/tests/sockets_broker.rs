@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use place::{HOW, How, One, PATIENCE, Pair, Place, seed, soaks};
+use place::{HOW, How, One, PATIENCE, PATIENT, Pair, Place, seed, soaks};
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 use windlass_channel::Reason;
@@ -52,7 +52,7 @@ fn listed_each(place: &Place, ends: [&Child; 2], count: usize) -> (String, bool)
 /// `windlass run` meets a daemon that is about to end, again and again: each pair of programs has one, and is joined.
 #[test]
 fn a_daemon_about_to_end_leaves_another_one() {
-    let Some(place) = Place::of_user("a_daemon_about_to_end_leaves_another_one") else {
+    let Some(place) = Place::of_user("a_daemon_about_to_end_leaves_another_one", "peer.c") else {
         return;
     };
     let mut random = seed();
@@ -389,6 +389,51 @@ fn outlive(place: &Place, asker: &str, joined: usize) {
         (said("serve"), said(asker)),
         ("done\n".into(), "alone\ndone\n".into())
     );
+}
+
+/// A signal that comes while the broker is asked whether a connection of two users is one puts its join off, and does not end it. The
+/// broker is stopped meanwhile; `proved.c` plays both ends.
+#[test]
+fn a_signal_while_a_connection_is_proved_puts_the_join_off() {
+    const NAME: &str = "a_signal_while_a_connection_is_proved_puts_the_join_off";
+    let Some(place) = Place::of_user(NAME, "proved.c") else {
+        return;
+    };
+    let Some(user) = place.user else {
+        return skip(NAME, "only root can act as two users");
+    };
+    let mut broker = Command::new(program("windlass-broker"));
+    let broker = broker.arg("--socket").arg(place.daemon()).spawn();
+    let broker = One(broker.expect("a broker"));
+    until("the broker", || place.daemon_process().is_some());
+    let directory = place.room();
+    let how = How {
+        options: &[("WINDLASS_SHARE", "1"), PATIENT],
+        spin: "50",
+        ..HOW
+    };
+    let start = |user, role| place.end_as(user, &how, &directory, role);
+    let ends = [start(None, "listen"), start(Some(user), "connect")];
+    let mut pair = place.pair(&how, directory, ends);
+    let mark = |pair: &Pair, name: &str| {
+        fs::write(pair.directory.join(name), "").expect("a file");
+    };
+    let until_joined = |pair: &mut Pair, count: usize| {
+        pair.until("the join", |pair| {
+            listed_each(&place, pair.ends.each_ref(), count).1
+        });
+    };
+    until_joined(&mut pair, 1);
+    let broker = Pid::from_child(&broker.0);
+    rustix::process::kill_process(broker, Signal::STOP).expect("stopped");
+    mark(&pair, "port.again");
+    pair.until("the signals", |pair| pair.said(1).contains("asked\n"));
+    rustix::process::kill_process(broker, Signal::CONT).expect("continued");
+    until_joined(&mut pair, 2);
+    mark(&pair, "port.end");
+    for end in 0..2 {
+        assert!(pair.wait(end).contains("right\n"), "{}", pair.both());
+    }
 }
 
 /// Process ids of a broker's helper and of its getter, which takes the copy where the helper may not: from programs of root.

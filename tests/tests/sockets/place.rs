@@ -63,7 +63,7 @@ pub struct Place {
     tally: Arc<Tally>,
     windlass: PathBuf,
     /// Whose processes the programs are, if not this one's.
-    user: Option<u32>,
+    pub user: Option<u32>,
 }
 
 impl Place {
@@ -113,8 +113,8 @@ impl Place {
     }
 
     /// The same for a user of its own, if this process may act for others: no other process of this user has the library.
-    pub fn of_user(name: &str) -> Option<Place> {
-        let mut place = Place::new(name)?;
+    pub fn of_user(name: &str, source: &str) -> Option<Place> {
+        let mut place = Place::compiled(name, source, &[])?;
         if !rustix::process::geteuid().is_root() {
             return Some(place);
         }
@@ -170,6 +170,11 @@ impl Place {
 
     /// Starts one end, `listen` or `connect`.
     pub fn end(&self, how: &How<'_>, directory: &Path, role: &str) -> Child {
+        self.end_as(self.user, how, directory, role)
+    }
+
+    /// The same of another user, or of this process's.
+    pub fn end_as(&self, user: Option<u32>, how: &How<'_>, directory: &Path, role: &str) -> Child {
         let log = File::create(directory.join(role)).expect("a log");
         let peer = self.directory.path().join("peer");
         let run = ["run", "--spin", how.spin, "--"].map(OsStr::new);
@@ -195,7 +200,7 @@ impl Place {
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a log"))
             .stderr(log);
-        if let Some(user) = self.user {
+        if let Some(user) = user {
             command.uid(user).gid(user);
         }
         command.process_group(0);
