@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use place::{HOW, How, One, PATIENCE, Place};
+use place::{HOW, How, One, PATIENCE, PATIENT, Place};
 use serde_json::Value;
 use windlass_tests::program;
 
@@ -23,8 +23,10 @@ const DEMOTED: [&str; 6] = ["send", "recv", "poll", "select", "epoll", "option"]
 /// Connections of `child.c` that have to join, of ten or more: a broker on a busy machine may answer too late.
 const JOINED_MIN: u64 = 5;
 
-/// The state and the reason of each listed socket, with the process.
-fn rows(place: &Place) -> Vec<(u64, String, String)> {
+/// The process of a listed socket, its state and its reason.
+type Row = (u64, String, String);
+
+fn rows(place: &Place) -> Vec<Row> {
     let mut command = Command::new(program("windlass"));
     command
         .args(["sockets", "--json"])
@@ -40,41 +42,73 @@ fn rows(place: &Place) -> Vec<(u64, String, String)> {
         .collect()
 }
 
-/// Runs a server and a client; `is_right` says of the rows whether they are as they have to be, once both have exchanged all
-/// their messages.
-fn play(place: &Place, way: &str, is_right: impl Fn(u64, &[(u64, String, String)]) -> bool) {
+/// Whether both ends are on the ring, one of them that of the client.
+fn is_on_ring(client: u64, rows: &[Row]) -> bool {
+    let is_one = |row: &&Row| row.1 == "ring" && row.2 == "none";
+    let on_ring: Vec<_> = rows.iter().filter(is_one).collect();
+    on_ring.len() == 2 && on_ring.iter().any(|row| row.0 == client)
+}
+
+/// Bytes sent and received, as all summaries together say.
+fn bytes_of(summaries: &str) -> [u64; 2] {
+    let lines = summaries.lines();
+    let lines =
+        lines.filter_map(|line| line.split_once("bytes sent: ")?.1.split_once("received: "));
+    let sum = |text: &str| {
+        let by_kernel = text.split(';').next().unwrap_or_default();
+        let numbers = by_kernel
+            .split([' ', ','])
+            .filter_map(|word| word.parse::<u64>().ok());
+        numbers.sum::<u64>()
+    };
+    lines.fold([0, 0], |[sent, received], (out, back)| {
+        [sent + sum(out), received + sum(back)]
+    })
+}
+
+/// Runs a server and a client, which exchange messages all the time, and lets the server act once both ends are on the ring;
+/// `is_right` says of the rows after that whether they are as they have to be.
+fn play(place: &Place, way: &str, is_right: impl Fn(u64, &[Row]) -> bool) {
     let directory = place.room();
     let port = directory.join("port");
     let start = |role: &str, way: &[&str]| {
-        let log = fs::File::create(directory.join(role)).expect("a log");
+        let log = |name: &str| fs::File::create(directory.join(name)).expect("a log");
         let mut command = Command::new(program("windlass"));
         command
-            .args(["run", "--spin", "20", "--"])
+            .args(["run", "-v", "--spin", "20", "--"])
             .arg(place.directory.path().join("owner"))
             .arg(role)
             .arg(&port)
             .args(way)
             .env("WINDLASS_SOCKETS", place.daemon())
+            .envs([PATIENT])
             .process_group(0)
             .stdin(Stdio::null())
-            .stdout(log);
+            .stdout(log(role))
+            .stderr(log(&format!("{role}.summary")));
         One(command.spawn().expect("windlass"))
     };
     let mut server = start("serve", &[way]);
     let mut client = start("ask", &[]);
     let said = |role: &str| fs::read_to_string(directory.join(role)).unwrap_or_default();
-    let begun = Instant::now();
     let pid = u64::from(client.0.id());
-    loop {
-        let found = rows(place);
-        let has_ended = said("ask") == "warm\ndone\n";
-        if has_ended && is_right(pid, &found) {
-            break;
+    let until = |what: &str, is_so: &dyn Fn(&[Row]) -> bool| {
+        let begun = Instant::now();
+        loop {
+            let found = rows(place);
+            if is_so(&found) {
+                break;
+            }
+            let told = format!("{way}: {:?} {:?} {found:?}", said("serve"), said("ask"));
+            assert!(begun.elapsed() < PATIENCE, "{what}: {told}");
+            std::thread::sleep(Duration::from_millis(20));
         }
-        let told = format!("{way}: {:?} {:?} {found:?}", said("serve"), said("ask"));
-        assert!(begun.elapsed() < PATIENCE, "{told}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    };
+    until("the ring", &|rows| is_on_ring(pid, rows));
+    fs::write(directory.join("port.act"), "").expect("a file");
+    until("what comes of it", &|rows| {
+        said("serve") == "acted\n" && is_right(pid, rows)
+    });
     fs::write(directory.join("port.end"), "").expect("a file");
     assert!(client.end(), "{way}: the client failed");
     assert!(
@@ -82,7 +116,12 @@ fn play(place: &Place, way: &str, is_right: impl Fn(u64, &[(u64, String, String)
         "{way}: the server failed: {:?}",
         said("serve")
     );
-    assert_eq!(said("serve"), "done\n", "{way}");
+    assert_eq!(said("serve"), "acted\ndone\n", "{way}");
+    assert_eq!(said("ask"), "done\n", "{way}");
+    // What one end has sent the other one has received; no process takes from another one's count.
+    let summaries = ["serve", "ask"].map(|role| said(&format!("{role}.summary")));
+    let [serve, ask] = summaries.each_ref().map(|lines| bytes_of(lines));
+    assert_eq!(serve, [ask[1], ask[0]], "{way}: {summaries:?}");
 }
 
 fn compile(place: &Place, name: &str) {
@@ -106,11 +145,7 @@ fn who_only_holds_a_connection_changes_nothing() {
     };
     compile(&place, "owner");
     for way in KEPT {
-        play(&place, way, |client, rows| {
-            let is_on_ring = |row: &&(u64, String, String)| row.1 == "ring" && row.2 == "none";
-            let on_ring: Vec<_> = rows.iter().filter(is_on_ring).collect();
-            on_ring.len() == 2 && on_ring.iter().any(|row| row.0 == client)
-        });
+        play(&place, way, is_on_ring);
     }
 }
 

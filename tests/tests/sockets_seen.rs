@@ -171,8 +171,8 @@ fn rows_outlive_the_broker() {
     }
 }
 
-/// Each process says at its end how many connections it had, what the ring carried, and why others stayed on the kernel; one that
-/// is not asked says nothing.
+/// Each process says at its end how many connections it had, what ring and kernel carried, to the byte, and why others stayed on the
+/// kernel; one that is not asked says nothing. What comes after a shutdown counts, too, where nothing has joined.
 #[test]
 fn a_summary_says_what_the_connections_did() {
     let Some(place) = Place::new("a_summary_says_what_the_connections_did") else {
@@ -184,7 +184,8 @@ fn a_summary_says_what_the_connections_did() {
         let lines = said.lines().filter(|line| line.contains("connected,"));
         lines.map(str::to_owned).collect::<Vec<_>>()
     };
-    for (options, count) in [(&asked[..], 1), (&[], 0)] {
+    let alone = [asked[0], ("WINDLASS_PROMOTE", "4000000000,1000000000000")];
+    for (options, count) in [(&asked[..], 1), (&alone, 1), (&[], 0)] {
         let mut pair = place.connect(&How { options, ..HOW });
         for end in 0..2 {
             pair.wait(end);

@@ -3,8 +3,8 @@
  * owner serve PORT-FILE WAY
  * owner ask PORT-FILE
  *
- * ask: exchanges ROUNDS messages, prints `warm`, exchanges as many again, prints `done`, and ends when PORT-FILE.end is there. serve
- * answers each message. After the first ROUNDS, by WAY:
+ * ask: exchanges messages until PORT-FILE.end is there, and prints `done`. serve answers each message. At the first one after
+ * PORT-FILE.act is there it does, by WAY, and then prints `acted`:
  * child: nothing; a child serves from the first byte on, as PostgreSQL's, and its parent keeps nothing.
  * save: a child that touches nothing lives on. forks: four threads fork forty such children, which end at once.
  * names: a child asks for names and flags, copies the descriptor and closes both.
@@ -29,7 +29,7 @@
 #include "meet.h"
 #include "message.h"
 
-enum { ROUNDS = 200, FORKERS = 4, FORKS = 10 };
+enum { FORKERS = 4, FORKS = 10 };
 
 static void say(const char *what)
 {
@@ -37,27 +37,31 @@ static void say(const char *what)
 	fflush(stdout);
 }
 
+/* Whether the file PORT-FILE.WORD is there. */
+static int is_told(const char *path, const char *word)
+{
+	char file[4096];
+	snprintf(file, sizeof file, "%s.%s", path, word);
+	return !access(file, F_OK);
+}
+
 static void ask(const char *path)
 {
-	char sent[MESSAGE], got[MESSAGE], end[4096];
+	char sent[MESSAGE], got[MESSAGE];
 	int one = 1, fd = dial(path);
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-	for (int i = 0; i < 2 * ROUNDS; i++) {
+	for (int i = 0; !is_told(path, "end"); i++) {
 		memset(sent, i, sizeof sent);
 		move(fd, sent, 1);
 		if (!move(fd, got, 0) || memcmp(sent, got, sizeof got))
 			fail("answer");
-		if (i == ROUNDS - 1)
-			say("warm");
 	}
 	say("done");
-	snprintf(end, sizeof end, "%s.end", path);
-	while (access(end, F_OK))
-		usleep(5000);
 }
 
 static void *fork_often(void *unused)
 {
+	static int ended;
 	for (int i = 0; i < FORKS; i++) {
 		pid_t child = fork();
 		if (!child)
@@ -65,6 +69,8 @@ static void *fork_often(void *unused)
 		if (child < 0 || waitpid(child, 0, 0) != child)
 			fail("fork");
 	}
+	if (__atomic_add_fetch(&ended, 1, __ATOMIC_SEQ_CST) == FORKERS)
+		say("acted");
 	return unused;
 }
 
@@ -127,25 +133,28 @@ static void let_child(int fd, const char *way, char *message)
 	close(ready[0]);
 }
 
-static void answer(int fd, const char *way)
+static void answer(int fd, const char *path, const char *way)
 {
 	char message[MESSAGE];
 	pthread_t forkers[FORKERS];
-	int one = 1, forks = !strcmp(way, "forks");
+	int one = 1, acts = 0, forks = !strcmp(way, "forks");
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-	for (int i = 0; move(fd, message, 0); i++) {
-		if (i != ROUNDS || !strcmp(way, "child")) {
+	while (move(fd, message, 0)) {
+		if (acts || !is_told(path, "act")) {
 			move(fd, message, 1);
 			continue;
 		}
+		acts = 1;
 		for (int t = 0; forks && t < FORKERS; t++)
 			pthread_create(forkers + t, 0, fork_often, 0);
-		if (!forks)
+		if (!forks && strcmp(way, "child"))
 			let_child(fd, way, message);
+		if (!forks)
+			say("acted");
 		if (strcmp(way, "send"))
 			move(fd, message, 1);
 	}
-	for (int t = 0; forks && t < FORKERS; t++)
+	for (int t = 0; acts && forks && t < FORKERS; t++)
 		pthread_join(forkers[t], 0);
 }
 
@@ -164,7 +173,7 @@ int main(int count, char **words)
 			return waitpid(child, 0, 0) != child;
 		}
 	}
-	answer(fd, words[3]);
+	answer(fd, words[2], words[3]);
 	say("done");
 	signal(SIGTERM, SIG_IGN);
 	kill(0, SIGTERM);

@@ -58,15 +58,20 @@ fn joined_or_call(sock: &Sock, how: How, own: Own) -> Result<Link<'static>, isiz
     if let Some(link) = link {
         return Ok(link);
     }
-    if !state::is_young(sock.record) || !state::is_own(sock) {
-        return Err(own.call());
+    let is_young = state::is_young(sock.record) && state::is_own(sock);
+    if is_young && in_flight::enter(sock, is_send) {
+        let result = own.call();
+        let has_joined = promote::moved(sock, how, result);
+        in_flight::leave(sock, is_send, has_joined);
+        return Err(result);
     }
-    if !in_flight::enter(sock, is_send) {
-        return joined(sock).ok_or_else(|| own.call());
+    if is_young && let Some(link) = joined(sock) {
+        return Ok(link);
     }
     let result = own.call();
-    let has_joined = result > 0 && promote::moved(sock, is_send, result as usize);
-    in_flight::leave(sock, is_send, has_joined);
+    if sock.still() {
+        promote::count(sock.record, how, result);
+    }
     Err(result)
 }
 

@@ -98,12 +98,10 @@ fn demote_surviving(is_spawned: bool) {
     }
 }
 
-/// The process ends: nothing of it stays in a ring.
+/// The process ends: nothing of it stays in a ring. What other processes have counted stays theirs.
 fn leave_nothing() {
-    for sock in table::sockets() {
-        if !sock.record.is_foreign()
-            && let Some(link) = state::link_of(&sock)
-        {
+    for sock in table::sockets().filter(|sock| !sock.record.is_foreign()) {
+        if let Some(link) = state::link_of(&sock) {
             let _ = reclaim::reclaim(&sock, &link);
         }
         close::fold(sock.record);

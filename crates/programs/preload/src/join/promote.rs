@@ -34,31 +34,39 @@ const INTERVAL_MAX: u64 = 64;
 const INTERVAL_ALONE_MAX: u64 = 256;
 /// The interval from which on an absent end counts as not accelerated: the third look in vain, 4 calls or 256 KiB after the first.
 const INTERVAL_PLAIN: u64 = 4;
-/// A call has moved bytes through the kernel; joins if it is worth it, and says whether it did. Still inside.
+
+/// A call on a socket that has not joined, which sends or not and has these flags, has had this result: counts what it has moved.
+/// Gives how much was moved in this direction.
 #[inline(always)]
-pub fn moved(sock: &Sock, is_send: bool, bytes: usize) -> bool {
+pub fn count(record: &Record, (is_send, flags): (bool, i32), result: isize) -> Option<u64> {
+    let sum = [&record.kernel_received, &record.kernel_sent][usize::from(is_send)];
+    let has_moved = result > 0 && (is_send || flags & libc::MSG_PEEK == 0);
+    let is_counted = has_moved && kind::is_served(record);
+    is_counted.then(|| sum.fetch_add(result as u64, Relaxed) + result as u64)
+}
+
+/// The same of a young socket, which joins if it is worth it; says whether it did. Still inside.
+#[inline(always)]
+pub fn moved(sock: &Sock, how: (bool, i32), result: isize) -> bool {
     let record = sock.record;
-    let (calls, sum) = if is_send {
-        (&record.sends, &record.kernel_sent)
-    } else {
-        (&record.receives, &record.kernel_received)
+    let Some(sum) = count(record, how, result) else {
+        return false;
     };
-    let before = calls.load(Relaxed);
-    match record.sends.load(Relaxed) + record.receives.load(Relaxed) {
-        0 => counters::add(counters::Counter::Connected, 1),
+    let calls = [&record.receives, &record.sends];
+    match calls.map(|count| count.load(Relaxed)).iter().sum() {
+        0_u32 => counters::add(counters::Counter::Connected, 1),
         // By its cookie `windlass sockets` finds its names. A question and an answer may be all that it carries.
         2 => {
             record.cookie_by(sock.fd);
         }
         _ => {}
     }
-    calls.store(before.saturating_add(1), Relaxed);
-    sum.store(sum.load(Relaxed) + bytes as u64, Relaxed);
-    let counts = [&record.sends, &record.receives].map(|count| count.load(Relaxed));
-    let both = counts[0].min(counts[1]);
-    let is_worth = u64::from(both) >= options::promote_calls()
-        || sum.load(Relaxed) >= options::promote_bytes();
-    is_worth && consider(sock, is_send)
+    let own = calls[usize::from(how.0)];
+    own.store(own.load(Relaxed).saturating_add(1), Relaxed);
+    let [received, sent] = calls.map(|count| u64::from(count.load(Relaxed)));
+    let is_worth =
+        received.min(sent) >= options::promote_calls() || sum >= options::promote_bytes();
+    is_worth && consider(sock, how.0)
 }
 
 /// Looks now and then whether the other end is there; whether the socket has joined.

@@ -338,15 +338,11 @@ pub fn watch(pair: &'static Pair, is_due: bool) {
 
 #[cold]
 fn ask_watch(pair: &'static Pair) {
-    let (now, before) = (clock::now(), pair.watched_at.load(Relaxed));
-    if options::nets() == 0 || before != 0 && now.wrapping_sub(before) <= clock::cycles(WATCH_US) {
-        return;
-    }
-    if pair
-        .watched_at
-        .compare_exchange(before, now, Relaxed, Relaxed)
-        .is_ok()
-    {
+    let (now, at) = (clock::now(), &pair.watched_at);
+    let before = at.load(Relaxed);
+    let is_early = before != 0 && now.wrapping_sub(before) <= clock::cycles(WATCH_US);
+    let is_due = options::nets() != 0 && !is_early;
+    if is_due && at.compare_exchange(before, now, Relaxed, Relaxed).is_ok() {
         CLIENT.watch(pair.number());
     }
 }

@@ -243,10 +243,9 @@ fn control_other(instance: Option<Sock>, operation: c_int, fd: c_int, own: Own) 
         sets::estrange(&inner);
     }
     let result = own.call();
-    if result == 0 && is_added && instance.is_none() {
-        table::known(fd)
-            .into_iter()
-            .for_each(|sock| demote(&sock, Reason::Asleep));
+    let is_unknown = result == 0 && is_added && instance.is_none();
+    if let Some(sock) = table::known(fd).filter(|_| is_unknown) {
+        demote(&sock, Reason::Asleep);
     }
     result
 }

@@ -6,7 +6,6 @@
 //! nothing has to be kept for them, and all that a call needs fits into registers. A value in memory would be loaded by other pieces
 //! than it was stored by, and such a load waits until all stores before it have left the processor; among them are those of the call
 //! before, to lines that the other end's core holds.
-//!
 
 use std::ffi::{c_int, c_void};
 use std::hint::cold_path;

@@ -151,8 +151,12 @@ pub fn set(
         }
         return own.call();
     }
-    if level == libc::SOL_SOCKET && BUFFERS.contains(&name) {
-        before_send_buffer(sock, value);
+    // The kernel doubles the value. If that makes the buffer small, the direction goes to the kernel before, which takes what is unread
+    // while it has room.
+    let is_little = value.is_none_or(|value| i64::from(value) * 2 < unix::SEND_BUFFER_LEAST);
+    let is_buffer = level == libc::SOL_SOCKET && BUFFERS.contains(&name);
+    if is_buffer && is_little && !kind::of(sock.record).is_counted {
+        demote(sock, Reason::Option);
     }
     let result = own.call();
     if result != 0 {
@@ -173,15 +177,6 @@ pub fn set(
         _ => {}
     }
     result
-}
-
-/// The program is about to set `SO_SNDBUF` to a value, which the kernel doubles. If that makes it small, the direction goes
-/// to the kernel before: it takes what is unread while it has room.
-fn before_send_buffer(sock: &Sock, value: Option<c_int>) {
-    let is_little = value.is_none_or(|value| i64::from(value) * 2 < unix::SEND_BUFFER_LEAST);
-    if !kind::of(sock.record).is_counted && is_little {
-        demote(sock, Reason::Option);
-    }
 }
 
 /// `getsockopt`: `TCP_NODELAY` as the program left it.
