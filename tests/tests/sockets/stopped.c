@@ -3,8 +3,8 @@
  *
  * stopped listen|connect PORT-FILE WAY BYTES SECONDS WINDOW
  *
- * WAY: `wait`: the sender waits for as long as it takes. `limit`: SO_SNDTIMEO is one second. `slow`: the same, and the reader only takes
- * 64 KiB each 300 ms for a while. Prints `right`. */
+ * WAY: `wait`: the sender waits for as long as it takes. `limit`: SO_SNDTIMEO is one second, and the reader stands still until the send
+ * has ended. `slow`: the same, and the reader takes 64 KiB each 300 ms until then. Prints `right`. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -23,16 +23,29 @@
 #include "meet.h"
 #include "message.h"
 
-enum { WARM = 400, PAGE = 4096, STEP = 65536, SLOW = 10 };
+enum { WARM = 400, PAGE = 4096, STEP = 65536 };
 
 static int seconds, faults;
 static const char *way;
+/* The file that is there once the send has ended. */
+static char sent_file[4096];
 
 static double now(void)
 {
 	struct timespec time;
 	clock_gettime(CLOCK_MONOTONIC, &time);
 	return time.tv_sec + time.tv_nsec / 1e9;
+}
+
+/* For how long this thread had something to do, and no core. */
+static double without_core(void)
+{
+	unsigned long long ran, waited;
+	FILE *file = fopen("/proc/thread-self/schedstat", "r");
+	if (!file || fscanf(file, "%llu %llu", &ran, &waited) != 2)
+		fail("schedstat");
+	fclose(file);
+	return waited / 1e9;
 }
 
 static void warm(int fd, int begins)
@@ -43,13 +56,17 @@ static void warm(int fd, int begins)
 			fail("warm");
 }
 
-/* Gives the page that is waited for when the time is over. */
+/* Gives the page that is waited for when the time is over, or the send has ended. */
 static void *late(void *page)
 {
 	struct uffd_msg fault;
 	if (read(faults, &fault, sizeof fault) != sizeof fault)
 		fail("fault");
-	sleep(seconds);
+	if (!strcmp(way, "wait"))
+		sleep(seconds);
+	else
+		while (access(sent_file, F_OK))
+			usleep(5000);
 	struct uffdio_zeropage zero = { .range = { .start = (unsigned long)page, .len = PAGE } };
 	if (ioctl(faults, UFFDIO_ZEROPAGE, &zero))
 		fail("page");
@@ -89,11 +106,10 @@ static void listens(const char *port, size_t bytes)
 		got += n;
 		pthread_join(thread, 0);
 	}
-	int naps = strcmp(way, "slow") ? 0 : SLOW;
 	for (ssize_t n; (n = recv(fd, chunk, sizeof chunk, 0)) != 0; got += n) {
 		if (n < 0)
 			fail("recv");
-		if (naps-- > 0)
+		if (!strcmp(way, "slow") && access(sent_file, F_OK))
 			usleep(300000);
 	}
 	if (got != bytes && !strcmp(way, "wait")) {
@@ -111,12 +127,13 @@ static void connects(const char *port, size_t bytes)
 		struct timeval limit = { .tv_sec = 1 };
 		setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
 	}
-	double begun = now();
+	double begun = now(), waited = without_core();
 	ssize_t sent = send(fd, data, bytes, 0);
-	double took = now() - begun;
-	printf("sent %zd in %.2f s: %s\n", sent, took, sent < 0 ? strerror(errno) : "");
+	double took = now() - begun, late = without_core() - waited;
+	printf("sent %zd in %.2f s, %.2f s without a core: %s\n", sent, took, late, sent < 0 ? strerror(errno) : "");
+	fclose(fopen(sent_file, "w"));
 	if (!strcmp(way, "wait") ? sent != (ssize_t)bytes || took < seconds / 2
-			: sent <= 0 || sent == (ssize_t)bytes || took < 0.9 || took > 2) {
+			: sent <= 0 || sent == (ssize_t)bytes || took < 0.9 || took - late > 2) {
 		puts("WRONG");
 		exit(1);
 	}
@@ -127,6 +144,7 @@ int main(int argc, char **argv)
 	if (argc != 7)
 		return 3;
 	way = argv[3];
+	snprintf(sent_file, sizeof sent_file, "%s.sent", argv[2]);
 	seconds = atoi(argv[5]);
 	if (!strcmp(argv[1], "listen"))
 		listens(argv[2], strtoul(argv[4], 0, 10));

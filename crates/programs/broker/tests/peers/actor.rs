@@ -277,6 +277,10 @@ impl Stage {
 
     fn does_register(&mut self, words: &[&str]) -> String {
         match *words {
+            ["patient"] => {
+                self.client.answer_ms_min.store(20_000, Relaxed);
+                "done".into()
+            }
             ["register"] => self.register(0, 0),
             ["register-heir", parent] => self.register(0, parent.parse().expect("slot")),
             ["register-again", slot] => {
@@ -576,9 +580,11 @@ impl Stage {
         }
     }
 
-    /// Does what the broker must answer: again after a while if it did not get to it in time, as the library does.
+    /// Does what the broker must answer: again after a while if it did not get to it in time, as the library does. For five seconds, or
+    /// as long as three answers are waited for.
     fn patiently<T>(&self, ask: impl Fn(&Client) -> Result<T, Reason>) -> Result<T, Reason> {
-        let end = Instant::now() + Duration::from_secs(5);
+        let patience_ms = 3 * self.client.answer_ms_min.load(Relaxed);
+        let end = Instant::now() + Duration::from_millis(patience_ms.max(5_000));
         loop {
             match ask(&self.client) {
                 Err(Reason::NoDaemon) if Instant::now() < end => {

@@ -306,7 +306,7 @@ fn a_silent_connection_costs_nothing() {
 }
 
 /// Nobody has a copy of a Unix socket while processes register with it and its two ends are compared: a close just then would reach
-/// the peer late. Read from the system calls of the helper and its getter.
+/// the peer late. Read from the system calls of the broker and of all that it starts: a helper that is late is replaced.
 #[test]
 fn unix_sockets_are_compared_without_copies() {
     if Command::new("strace").arg("-V").output().is_err() {
@@ -315,31 +315,29 @@ fn unix_sockets_are_compared_without_copies() {
     }
     let dir = tempfile::tempdir().expect("directory");
     let (path, calls) = (dir.path().join("sockets.sock"), dir.path().join("calls"));
-    let (pid, _host) = stage::private(&path);
-    let broker = pid.as_raw_nonzero().get().cast_unsigned();
-    let count = 1 + usize::from(rustix::process::geteuid().is_root());
-    let children = || stage::children_of(broker, "");
-    stage::wait_for("helper and getter", || children().len() == count);
     let mut strace = Command::new("strace");
-    strace.args(["-e", "trace=pidfd_getfd", "-o"]).arg(&calls);
-    for child in children() {
-        strace.arg("-p").arg(child.as_raw_nonzero().to_string());
-    }
+    strace
+        .args(["-f", "-e", "trace=pidfd_getfd", "-o"])
+        .arg(&calls);
+    strace
+        .arg(actor::program())
+        .args(["--private", "--socket"])
+        .arg(&path);
     let mut strace = strace.stderr(Stdio::null()).spawn().expect("strace");
-    let is_traced = |child: &Pid| {
-        let status = format!("/proc/{}/status", child.as_raw_nonzero());
-        let status = std::fs::read_to_string(status).unwrap_or_default();
-        status.contains(&format!("TracerPid:\t{}\n", strace.id()))
-    };
-    stage::wait_for("the tracer", || children().iter().all(is_traced));
+    stage::wait_for("the broker", || path.exists());
     let (mut a, mut b) = (Actor::start(&path), Actor::start(&path));
     let name = dir.path().join("met");
     assert_eq!(a.ask(&format!("listen-unix {}", name.display())), "done");
     assert_eq!(b.ask(&format!("connect-unix {}", name.display())), "done");
     assert_eq!(a.ask("accept-unix"), "done");
+    assert_eq!(a.ask("patient"), "done");
+    assert_eq!(b.ask("patient"), "done");
     let (_, slot) = (a.number("register"), b.number("register"));
     assert!(stage::pair(&mut a, &mut b, slot).contains(' '));
-    rustix::process::kill_process(Pid::from_child(&strace), Signal::TERM).expect("signal");
+    let socket = unix::connect(&path, SocketKind::SeqPacket).expect("a connection");
+    let broker = unix::peer_credentials(&socket).expect("the broker").pid;
+    let broker = broker.and_then(|pid| Pid::from_raw(pid.cast_signed()));
+    rustix::process::kill_process(broker.expect("its id"), Signal::TERM).expect("signal");
     strace.wait().expect("its end");
     let calls = std::fs::read_to_string(&calls).expect("calls");
     let results = calls
