@@ -5,10 +5,12 @@
 mod lab;
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
 use lab::{Lab, arp_request, can_run, is_arp_reply, readable};
+use rustix::io::retry_on_intr;
+use rustix::net::{RecvFlags, recvfrom};
 use windlass_sys::bpf::Program;
 use windlass_sys::netlink::Netlink;
 use windlass_sys::packet::{Fanout, FanoutMode, PacketOptions, PacketSocket, Received, VlanTag};
@@ -293,8 +295,12 @@ fn header_asks_for_a_checksum() {
         .write_frame(&[IoSlice::new(&header), IoSlice::new(&frame)])
         .unwrap();
     let mut space = [0; 64];
-    let (bytes, from) = server.recv_from(&mut space).unwrap();
-    assert_eq!((&space[..bytes], from.port()), (payload.as_slice(), 7002));
+    // A process that is stopped and continued meanwhile waits anew.
+    let receive = || recvfrom(&server, &mut space, RecvFlags::empty());
+    let (bytes, _, from) = retry_on_intr(receive).unwrap();
+    let from = from.and_then(|from| SocketAddr::try_from(from).ok());
+    assert_eq!(&space[..bytes], payload);
+    assert_eq!(from.unwrap().port(), 7002);
 
     header[6] = 200; // outside the frame
     let refused = socket.write_frame(&[IoSlice::new(&header), IoSlice::new(&frame)]);

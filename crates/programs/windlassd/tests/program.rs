@@ -18,6 +18,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use daemon::ask;
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{RecvFlags, recv};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use windlass_sys::unix::{SocketKind, pair, send_with_fds};
@@ -107,6 +109,11 @@ fn new_directories_are_flushed_in_their_parents() {
     }
 }
 
+/// The next message to the service manager. A process that is stopped and continued meanwhile waits anew.
+fn told(manager: &UnixDatagram, bytes: &mut [u8]) -> Result<usize, Errno> {
+    retry_on_intr(|| Ok(recv(manager, &mut *bytes, RecvFlags::empty())?.0))
+}
+
 /// The service manager hears when the daemon is ready, reloads, is alive and ends; SIGTERM ends it with
 /// code 0, and its socket is gone.
 #[test]
@@ -126,7 +133,7 @@ fn the_service_manager_is_told() {
     let mut until = |part: &str| {
         while !heard.contains(part) {
             let mut bytes = [0; 4096];
-            let length = manager.recv(&mut bytes).expect(part);
+            let length = told(&manager, &mut bytes).expect(part);
             heard.push_str(std::str::from_utf8(&bytes[..length]).unwrap());
             heard.push('\n');
         }
@@ -281,7 +288,7 @@ fn kill_and_restart() {
 fn hear(manager: &UnixDatagram, wanted: &str) -> String {
     loop {
         let mut bytes = [0; 4096];
-        let length = manager.recv(&mut bytes).expect(wanted);
+        let length = told(manager, &mut bytes).expect(wanted);
         let heard = std::str::from_utf8(&bytes[..length]).unwrap();
         if let Some(line) = heard.lines().find(|line| line.starts_with(wanted)) {
             return line.to_owned();
