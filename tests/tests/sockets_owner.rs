@@ -197,13 +197,13 @@ fn a_signal_while_the_broker_is_asked_is_missed_by_some() {
     ask_late(&place, [("recvmmsg", ""), ("limit", "")]);
 }
 
-/// A child that is forked while another thread asks the broker has the socket of that question, until it executes a program.
+/// A child that is forked while another thread asks the broker has none of the descriptors of that question.
 #[test]
-fn a_child_inherits_a_question() {
-    let Some(place) = Place::new("a_child_inherits_a_question") else {
+fn a_child_has_nothing_of_a_question() {
+    let Some(place) = Place::new("a_child_has_nothing_of_a_question") else {
         return;
     };
-    ask_late(&place, [("heir", "some\nnone\n")]);
+    ask_late(&place, [("heir", "none\nnone\n")]);
 }
 
 /// Has `late.c` make each of these calls, and compares what it says.

@@ -32,9 +32,9 @@
 use core::ffi::CStr;
 use core::fmt;
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, Ordering::SeqCst};
 use std::io::Write;
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::OnceLock;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -364,7 +364,7 @@ impl Client {
         }
     }
 
-    fn connect(&self) -> Result<OwnedFd, Errno> {
+    fn connect(&self) -> Result<Asking, Errno> {
         let mut last = Errno::NOENT;
         let uid = rustix::process::geteuid().as_raw();
         let paths = self.paths.get().into_iter().flatten().flatten();
@@ -375,8 +375,8 @@ impl Client {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let kind = SocketType::SEQPACKET;
             let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
-            let socket = out_of_the_way(socket);
-            match rustix::net::connect(&socket, &SocketAddrUnix::new(text)?) {
+            let socket = Asking::by(socket);
+            match rustix::net::connect(&socket.fd, &SocketAddrUnix::new(text)?) {
                 Ok(()) => return Ok(socket),
                 Err(errno) => last = errno,
             }
@@ -385,9 +385,42 @@ impl Client {
     }
 }
 
-/// The descriptor with a number that the program does not get next, if it may have so many.
-fn out_of_the_way(fd: OwnedFd) -> OwnedFd {
-    rustix::io::fcntl_dupfd_cloexec(&fd, NUMBER_MIN).unwrap_or(fd)
+/// Numbers of what is open while something is asked, each + 1; 0: none.
+static ASKING: [AtomicU32; 16] = [const { AtomicU32::new(0) }; 16];
+
+/// A descriptor that is open while something is asked. A child that is forked meanwhile closes it ([`forked`]), if it is one of the
+/// first 16.
+#[derive(Debug)]
+struct Asking {
+    fd: OwnedFd,
+    place: Option<&'static AtomicU32>,
+}
+
+impl Asking {
+    /// With a number that the program does not get next, if it may have so many.
+    fn by(fd: OwnedFd) -> Self {
+        let fd = rustix::io::fcntl_dupfd_cloexec(&fd, NUMBER_MIN).unwrap_or(fd);
+        let number = fd.as_raw_fd().cast_unsigned().saturating_add(1);
+        let takes = |place: &&AtomicU32| place.compare_exchange(0, number, SeqCst, SeqCst).is_ok();
+        let place = ASKING.iter().find(takes);
+        Self { fd, place }
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        // Before it is closed: no child closes a number that has become another file's.
+        self.place.iter().for_each(|place| place.store(0, SeqCst));
+    }
+}
+
+/// In a forked child: what other threads of its parent were asking is none of its business.
+pub fn forked() {
+    let numbers = ASKING.iter().map(|place| place.swap(0, SeqCst));
+    for number in numbers.filter_map(|number| number.checked_sub(1)) {
+        // SAFETY: a descriptor of this process, of which nothing else in it knows.
+        drop(unsafe { OwnedFd::from_raw_fd(number.cast_signed()) });
+    }
 }
 
 /// Maps these descriptors, so many bytes of each, writable or not: all or none.
@@ -426,17 +459,21 @@ fn now_ms() -> u64 {
     seconds.saturating_mul(1_000).saturating_add(rest)
 }
 
-fn send(socket: &OwnedFd, request: &Request) -> Result<(), Errno> {
-    rustix::net::send(socket, &request.encode(), SendFlags::NOSIGNAL).map(drop)
+fn send(socket: &Asking, request: &Request) -> Result<(), Errno> {
+    rustix::net::send(&socket.fd, &request.encode(), SendFlags::NOSIGNAL).map(drop)
 }
 
-fn receive(socket: &OwnedFd, answer_ms: u64, waiting: Option<&OwnedFd>) -> Result<Answered, Errno> {
+fn receive(socket: &Asking, answer_ms: u64, waiting: Option<&Asking>) -> Result<Answered, Errno> {
     let timeout = Timespec {
         tv_sec: i64::try_from(answer_ms / 1_000).unwrap_or(0),
         tv_nsec: i64::try_from((answer_ms % 1_000).saturating_mul(1_000_000)).unwrap_or(0),
     };
+    let socket = &socket.fd;
     let input = |fd| PollFd::new(fd, PollFlags::IN);
-    let mut wait = [input(socket), input(waiting.unwrap_or(socket))];
+    let mut wait = [
+        input(socket),
+        input(waiting.map_or(socket, |waiting| &waiting.fd)),
+    ];
     if rustix::event::poll(&mut wait, Some(&timeout))? == 0 {
         return Err(Errno::TIMEDOUT);
     }
@@ -480,7 +517,7 @@ impl Masked {
     }
 
     /// Readable as soon as a signal waits that was not blocked before (`signalfd(2)`); nothing is read from it.
-    fn waiting(&self) -> Option<OwnedFd> {
+    fn waiting(&self) -> Option<Asking> {
         let signals = !(self.before | TRAPS);
         let flags = (libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) as usize;
         let (new, at) = (usize::MAX, &raw const signals as usize);
@@ -488,7 +525,7 @@ impl Masked {
         let made = unsafe { sys::checked(libc::SYS_signalfd4, [new, at, 8, flags, 0, 0]) };
         let fd = i32::try_from(made.ok()?).ok()?;
         // SAFETY: made a moment ago, and nobody else's.
-        Some(out_of_the_way(unsafe { OwnedFd::from_raw_fd(fd) }))
+        Some(Asking::by(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 }
 

@@ -121,31 +121,23 @@ impl Directory {
         Directory(at.cast())
     }
 
-    fn table(&self) -> &Table {
-        // SAFETY: mapped and aligned (`new`); all atomics.
-        unsafe { self.0.as_ref() }
-    }
-
     fn entry(&self, key: Key) -> Option<&Entry> {
-        self.table()
-            .entries
-            .get(key.hash as usize % DIRECTORY_ENTRIES)
+        // SAFETY: mapped and aligned (`new`); all atomics.
+        let table = unsafe { self.0.as_ref() };
+        table.entries.get(key.hash as usize % DIRECTORY_ENTRIES)
     }
 
-    /// Writes this end's hint, and returns what the other end has written for the same connection. A collision with another
-    /// connection overwrites it: the later one wins, and the earlier one stays on the kernel unless it had joined.
-    pub fn publish(&self, key: Key, mine: Hint) -> Option<Hint> {
-        let entry = self.entry(key)?;
+    /// Writes this end's hint. A collision with another connection overwrites it: the later one wins, and the earlier one stays on the
+    /// kernel unless it had joined.
+    pub fn publish(&self, key: Key, mine: Hint) {
+        let Some(entry) = self.entry(key) else { return };
         let (own, fd) = entry.of(key.end);
         fd.store(mine.fd.cast_unsigned(), Relaxed);
         if entry.key.load(Acquire) != key.hash {
             entry.of(key.end ^ 1).0.store(0, Relaxed);
-            own.store(mine.word(), Release);
-            entry.key.store(key.hash, Release);
-            return None;
         }
         own.store(mine.word(), Release);
-        self.peer(key)
+        entry.key.store(key.hash, Release);
     }
 
     /// What the other end has written; a look without a store.
@@ -209,25 +201,21 @@ mod tests {
             cookie: 5,
             fd: i32::from(slot),
         };
-        assert_eq!(directory.publish(here, hint(1, Some(3))), None);
-        assert_eq!(
-            directory.publish(there, hint(2, None)),
-            Some(hint(1, Some(3)))
-        );
+        directory.publish(here, hint(1, Some(3)));
+        assert_eq!(directory.peer(here), None);
+        directory.publish(there, hint(2, None));
+        assert_eq!(directory.peer(there), Some(hint(1, Some(3))));
         assert_eq!(directory.peer(here), Some(hint(2, None)));
         let colliding = Key {
             hash: here.hash ^ 1 << 40,
             end: 0,
         };
-        assert_eq!(directory.publish(colliding, hint(9, None)), None);
+        directory.publish(colliding, hint(9, None));
         assert_eq!(directory.peer(there), None);
+        let (end, hash) = (1, colliding.hash);
+        let other = Key { hash, end };
+        assert_eq!(directory.peer(other), Some(hint(9, None)));
         directory.withdraw(colliding);
-        assert_eq!(
-            directory.peer(Key {
-                end: 1,
-                ..colliding
-            }),
-            None
-        );
+        assert_eq!(directory.peer(other), None);
     }
 }

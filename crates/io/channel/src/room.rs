@@ -84,8 +84,7 @@ impl<'s> Outgoing<'s> {
         }
         wl.tail_seen.store(head, Relaxed);
         let owner = wl.lock.load(Relaxed);
-        let locked = r.lock.compare_exchange(0, owner, Acquire, Relaxed);
-        if locked.is_err() {
+        if (r.lock.compare_exchange(0, owner, Acquire, Relaxed)).is_err() {
             return true;
         }
         wl.grow.store(0, Relaxed);
@@ -183,13 +182,9 @@ impl<'s> Outgoing<'s> {
             let _ = futex::wait(space, futex::Flags::empty(), 1, time.as_ref());
         };
         space.store(0, Relaxed);
-        let longer = || {
-            wl.pause
-                .load(Relaxed)
-                .saturating_mul(2)
-                .clamp(VAIN.0, VAIN.1)
-        };
-        let pause = if is_vain { longer() } else { 0 };
+        let longer = wl.pause.load(Relaxed).saturating_mul(2);
+        let longer = longer.clamp(VAIN.0, VAIN.1);
+        let pause = if is_vain { longer } else { 0 };
         wl.pause.store(pause, Relaxed);
         wl.paused_until.store(cycles().wrapping_add(pause), Relaxed);
     }

@@ -14,9 +14,7 @@ use crate::out::Outgoing;
 #[cfg(not(loom))]
 use crate::reason::Reason;
 use crate::ring::{Place, Ring};
-#[cfg(not(loom))]
-use crate::shim::AtomicU64;
-use crate::shim::{AcqRel, Acquire, Relaxed, Release};
+use crate::shim::{AcqRel, Acquire, AtomicU64, Relaxed, Release};
 use crate::wait::StatusPage;
 
 /// A slab mapped into this process: the channels between two processes.
@@ -161,30 +159,17 @@ impl Slab {
 
     /// Takes `1 << order` pages of a side; `None` where nothing is free.
     pub(crate) fn take_pages(&self, side: Side, order: u32) -> Option<Place> {
-        let run = run_of(order);
-        for (word_index, word) in side.of(&self.header().pages).iter().enumerate() {
-            let mut used = word.load(Relaxed);
-            while let Some(bit) = free_run(used, order) {
-                match word.compare_exchange(used, used | run << bit, Acquire, Relaxed) {
-                    Ok(_) => {
-                        let page = (word_index * 64) as u32 + bit;
-                        return Some(Place { page, order });
-                    }
-                    Err(now) => used = now,
-                }
-            }
-        }
-        None
+        let pages = side.of(&self.header().pages);
+        let page = take_run(pages, order)? as u32;
+        Some(Place { page, order })
     }
 
     /// Gives the pages of a ring back, to the side and to the system.
     pub(crate) fn give_pages(&self, side: Side, place: Place) {
         #[cfg(not(loom))]
         {
-            let at = self
-                .base
-                .as_ptr()
-                .wrapping_add(PAGES_AT + place.offset(side));
+            let at = PAGES_AT + place.offset(side);
+            let at = self.base.as_ptr().wrapping_add(at);
             let advice = rustix::mm::Advice::LinuxRemove;
             // SAFETY: a ring that is given back is empty, and lies in the side's pages (`decode`).
             let _ = unsafe { rustix::mm::madvise(at.cast(), place.bytes(), advice) };
@@ -199,22 +184,9 @@ impl Slab {
     /// [`CHANS`].
     #[cfg(not(loom))]
     pub fn allocate(&self) -> Option<u16> {
-        let used = &self.header().used;
-        for (index, word) in used.iter().enumerate() {
-            let mut bits = word.load(Relaxed);
-            while bits != u64::MAX {
-                let bit = bits.trailing_ones();
-                match word.compare_exchange(bits, bits | 1 << bit, Acquire, Relaxed) {
-                    Ok(_) => {
-                        let chan = (index * 64) as u16 + bit as u16;
-                        self.chan(chan).clear();
-                        return Some(chan);
-                    }
-                    Err(now) => bits = now,
-                }
-            }
-        }
-        None
+        let chan = take_run(&self.header().used.0, 0)? as u16;
+        self.chan(chan).clear();
+        Some(chan)
     }
 
     /// Frees a channel that neither end uses any more: both have left, or the other process has ended. The rings' pages go back
@@ -222,8 +194,7 @@ impl Slab {
     pub fn free(&self, chan: u16) {
         for side in [Side::Low, Side::High] {
             let a = &side.of(&self.chan(chan).d).a;
-            let word = a.ring.swap(0, AcqRel);
-            if let Some(place) = Place::decode(word) {
+            if let Some(place) = Place::decode(a.ring.swap(0, AcqRel)) {
                 self.give_pages(side, place);
             }
         }
@@ -273,6 +244,20 @@ impl Slab {
 /// A run of `1 << order` bits, `order <= 6`.
 const fn run_of(order: u32) -> u64 {
     u64::MAX >> (64 - (1u32 << order))
+}
+
+/// Takes `1 << order` bits of a bitmap that are free, and gives the first one.
+fn take_run(words: &[AtomicU64], order: u32) -> Option<usize> {
+    for (index, word) in words.iter().enumerate() {
+        let mut used = word.load(Relaxed);
+        while let Some(bit) = free_run(used, order) {
+            match word.compare_exchange(used, used | run_of(order) << bit, Acquire, Relaxed) {
+                Ok(_) => return Some(index * 64 + bit as usize),
+                Err(now) => used = now,
+            }
+        }
+    }
+    None
 }
 
 /// Where an aligned run of free bits begins.

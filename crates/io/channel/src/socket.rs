@@ -189,15 +189,11 @@ impl Socket for Fd {
     }
 
     fn raise_send_buffer(&self) {
-        let (bytes, length) = (SEND_BUFFER, size_of::<i32>());
-        let [level, name] = [libc::SOL_SOCKET, libc::SO_SNDBUF].map(|word| word as usize);
-        let args = [
-            self.fd as usize,
-            level,
-            name,
-            &raw const bytes as usize,
-            length,
-        ];
+        let bytes = SEND_BUFFER;
+        let (at, length) = (&raw const bytes as usize, size_of::<i32>());
+        let which = [self.fd, libc::SOL_SOCKET, libc::SO_SNDBUF];
+        let [fd, level, name] = which.map(|word| word as usize);
+        let args = [fd, level, name, at, length];
         // SAFETY: the number lives for the call.
         let _ = unsafe { sys::checked(libc::SYS_setsockopt, args) };
     }

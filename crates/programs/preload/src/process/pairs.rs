@@ -401,8 +401,9 @@ pub(super) fn renew() {
     GENERATION.fetch_add(1, SeqCst);
 }
 
-/// In a forked child: nobody looks for a place.
+/// In a forked child: nobody looks for a place, or asks the broker.
 pub(super) fn forked() {
+    windlass_channel::client::forked();
     SEEKERS.store(0, Relaxed);
     GATE.store(false, Relaxed);
 }

@@ -122,9 +122,6 @@ pub fn has_inherited(sock: &Sock) -> bool {
     KERNELS.iter().any(is_set) || kernel::has_filter(sock.fd)
 }
 
-/// The options that set the size of the send buffer.
-const BUFFERS: [c_int; 2] = [libc::SO_SNDBUF, libc::SO_SNDBUFFORCE];
-
 fn number(value: *const c_void, length: socklen_t) -> Option<c_int> {
     let is_whole = length as usize >= size_of::<c_int>();
     is_whole.then(|| memory::fetch(value.cast())).flatten()
@@ -154,7 +151,8 @@ pub fn set(
     // The kernel doubles the value. If that makes the buffer small, the direction goes to the kernel before, which takes what is unread
     // while it has room.
     let is_little = value.is_none_or(|value| i64::from(value) * 2 < unix::SEND_BUFFER_LEAST);
-    let is_buffer = level == libc::SOL_SOCKET && BUFFERS.contains(&name);
+    let sets_buffer = matches!(name, libc::SO_SNDBUF | libc::SO_SNDBUFFORCE);
+    let is_buffer = level == libc::SOL_SOCKET && sets_buffer;
     if is_buffer && is_little && !kind::of(sock.record).is_counted {
         demote(sock, Reason::Option);
     }
