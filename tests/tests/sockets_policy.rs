@@ -142,6 +142,36 @@ fn rules_of_nftables_are_respected() {
     scene.assert_joins("rules that do not mean lo");
 }
 
+/// The private broker of a user looks at no rules: programs are joined where root's broker keeps them on the kernel.
+#[test]
+fn a_private_broker_sees_no_rules() {
+    const NAME: &str = "a_private_broker_sees_no_rules";
+    let Some(scene) = Scene::new(NAME, &["nft"]) else {
+        return;
+    };
+    let Some(place) = Place::of_user(NAME, "peer.c") else {
+        return;
+    };
+    let user = place.user.expect("root makes namespaces").to_string();
+    scene.must("nft add table inet t; add chain inet t c { type filter hook input priority 0; }; add rule inet t c counter");
+    let network = format!("--net=/run/netns/{}", scene.lab.name("a"));
+    let before = ["nsenter", &network, "-S", &user, "-G", &user, "--"];
+    let how = How {
+        spin: "50",
+        options: &[PATIENT],
+        before: &before,
+        ..HOW
+    };
+    let directory = place.room();
+    let ends = ["listen", "connect"].map(|role| place.end_as(None, &how, &directory, role));
+    let mut pair = place.pair(&how, directory, ends);
+    for end in 0..2 {
+        pair.wait(end);
+        assert!(pair.counted(end).get("joined").is_some(), "{}", pair.both());
+    }
+    scene.assert_kept("handle 2: counter");
+}
+
 /// Rules that are made after the join, and drop every packet of `lo`, are not seen, and drop nothing of the ring.
 #[test]
 fn bytes_of_the_ring_pass_no_rule() {

@@ -10,7 +10,7 @@ use super::{Finding, Tree};
 
 /// A crate's directory, and how many lines its `src` may have.
 const LIMITS: &[(&str, usize)] = &[
-    ("crates/programs/preload", 11_997),
+    ("crates/programs/preload", 11_996),
     ("crates/io/channel", 6_500),
     ("crates/programs/broker", 3_755),
 ];

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::net::sockopt::socket_cookie;
 use windlass_channel::client::{Client, Paired, Registered};
 use windlass_channel::layout::Side;
-use windlass_channel::protocol::{Ends, RETURNS, Request};
+use windlass_channel::protocol::{Answer, Ends, MESSAGE_BYTES, RETURNS, Request};
 use windlass_channel::{
     Alive, Bufs, Counts, Fd, Life, Offer, Owner, Reason, RecvHow, Sent, Slab, Took, WhenFull, Who,
 };
@@ -513,6 +513,7 @@ impl Stage {
                         .map_err(|_| Reason::Limit),
                 )
             }
+            ["change-and-register", id] => self.change_and_register(id.parse().expect("an id")),
             ["lingering"] => {
                 std::thread::spawn(linger_on_and_on);
                 "done".into()
@@ -577,6 +578,25 @@ impl Stage {
         Fd {
             fd: self.stream().as_raw_fd(),
             connected: self.connected,
+        }
+    }
+
+    /// Connects, takes the ids of a user, and asks to be registered; why that is refused.
+    fn change_and_register(&self, id: u32) -> String {
+        let kind = windlass_sys::unix::SocketKind::SeqPacket;
+        let to = windlass_sys::unix::connect(&broker(), kind).expect("connected");
+        // SAFETY: takes numbers.
+        let changed = unsafe { [libc::setresgid(id, id, id), libc::setresuid(id, id, id)] };
+        assert_eq!(changed, [0, 0]);
+        let who = registration(self.stream().as_raw_fd(), self.cookie(), 0, 0);
+        let flags = rustix::net::SendFlags::NOSIGNAL;
+        rustix::net::send(&to, &who.encode(), flags).expect("asked");
+        rustix::io::ioctl_fionbio(&to, false).expect("it waits");
+        let mut answer = [0; MESSAGE_BYTES];
+        rustix::io::read(&to, &mut answer).expect("an answer");
+        match Answer::decode(&answer) {
+            Some(Answer::Refused { reason, .. }) => reason.word().into(),
+            other => format!("{other:?}"),
         }
     }
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use windlass_broker::limits::{
-    HELPERS_MAX, HELPERS_PER_USER_MAX, REQUESTS_PER_USER_PER_S, SLABS_PER_PAIR_MAX, START_REQUESTS,
+    BYTES_PER_USER_MAX, HELPERS_MAX, HELPERS_PER_USER_MAX, REQUESTS_PER_USER_PER_S,
+    SLABS_PER_PAIR_MAX, START_REQUESTS,
 };
 
 use crate::actor::{self, Actor};
@@ -39,6 +40,46 @@ fn slabs_of_a_pair_are_limited() {
     assert_eq!(channels, CHANNELS * SLABS_PER_PAIR_MAX as u64);
     assert_eq!(a.ask(&format!("full {SLABS_PER_PAIR_MAX}")), "done");
     assert_eq!(stage::pair(&mut a, &mut b, slot), "limit");
+}
+
+/// Bytes that a process may still take here, as the host and this process's control group say.
+fn memory_left() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find(|line| line.starts_with("MemAvailable:"));
+    let free = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
+    let of_group = std::fs::read_to_string("/sys/fs/cgroup/memory.max").unwrap_or_default();
+    let of_group = of_group.trim().parse().unwrap_or(u64::MAX);
+    of_group.min(free.unwrap_or(0) << 10)
+}
+
+/// A user whose slabs hold 4 GiB gets no further one, and one that he has still. It takes 20 s and those 4 GiB.
+#[test]
+#[ignore = "run by make soak"]
+fn memory_of_a_user_is_limited() {
+    if memory_left() < 2 * BYTES_PER_USER_MAX {
+        println!("skipped: memory_of_a_user_is_limited: not twice as much memory is free");
+        return;
+    }
+    let running = Running::start();
+    let [mut a, mut b, mut c] = [(); 3].map(|()| Actor::start(&running.path));
+    stage::connect(&mut a, &mut b);
+    let slots = [&mut a, &mut b].map(|actor| actor.number("register"));
+    let fill = |a: &mut Actor, b: &mut Actor, slot: u64, count: usize| {
+        for full in 0..count {
+            assert_eq!(a.ask(&format!("full {full}")), "done");
+            assert!(stage::pair(a, b, slot).contains(' '), "slab {full}");
+            assert_eq!(a.ask("touch"), "done");
+        }
+    };
+    fill(&mut a, &mut b, slots[1], SLABS_PER_PAIR_MAX);
+    // Each has a little less than a sixteenth.
+    stage::connect(&mut a, &mut c);
+    let third = c.number("register");
+    fill(&mut a, &mut c, third, 1);
+    assert_eq!(a.ask("full 1"), "done");
+    assert_eq!(stage::pair(&mut a, &mut c, third), "limit");
+    assert_eq!(a.ask("full 0"), "done");
+    assert!(stage::pair(&mut a, &mut c, third).contains(' '));
 }
 
 /// A user with programs of many groups has eight helpers at one time, and all users have 64, each with its getter.

@@ -262,6 +262,18 @@ fn third_process(running: &Running, flags: u32, third: u32) {
     );
 }
 
+/// A process connects as root, and registers once it has the ids of a user: it is neither.
+#[test]
+fn ids_that_change_after_the_connection_are_refused() {
+    let Some(running) = scene("ids_that_change_after_the_connection_are_refused") else {
+        return;
+    };
+    let (mut a, mut b) = (Actor::start(&running.path), Actor::start(&running.path));
+    stage::connect(&mut a, &mut b);
+    let answer = a.ask(&format!("change-and-register {MALLORY}"));
+    assert_eq!(answer, "privileged");
+}
+
 /// Two processes of one user at two brokers: one that strangers reach, and one that they don't.
 struct Bystander {
     quiet: Running,
