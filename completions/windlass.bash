@@ -82,6 +82,9 @@ _windlass() {
             windlass__subcmd__bridge,mcheck)
                 cmd="windlass__subcmd__bridge__subcmd__mcheck"
                 ;;
+            windlass__subcmd__bridge,mdb)
+                cmd="windlass__subcmd__bridge__subcmd__mdb"
+                ;;
             windlass__subcmd__bridge,set)
                 cmd="windlass__subcmd__bridge__subcmd__set"
                 ;;
@@ -102,6 +105,15 @@ _windlass() {
                 ;;
             windlass__subcmd__bridge__subcmd__fdb,show)
                 cmd="windlass__subcmd__bridge__subcmd__fdb__subcmd__show"
+                ;;
+            windlass__subcmd__bridge__subcmd__mdb,add)
+                cmd="windlass__subcmd__bridge__subcmd__mdb__subcmd__add"
+                ;;
+            windlass__subcmd__bridge__subcmd__mdb,delete)
+                cmd="windlass__subcmd__bridge__subcmd__mdb__subcmd__delete"
+                ;;
+            windlass__subcmd__bridge__subcmd__mdb,show)
+                cmd="windlass__subcmd__bridge__subcmd__mdb__subcmd__show"
                 ;;
             windlass__subcmd__fdb,add)
                 cmd="windlass__subcmd__fdb__subcmd__add"
@@ -335,7 +347,7 @@ _windlass() {
             return 0
             ;;
         windlass__subcmd__bridge)
-            opts="-j -p -o -H -h --json --parsable --output --no-header --no-color --timeout --socket --help create delete show set get show-props mcheck fdb"
+            opts="-j -p -o -H -h --json --parsable --output --no-header --no-color --timeout --socket --help create delete show set get show-props mcheck fdb mdb"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -812,6 +824,184 @@ _windlass() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        windlass__subcmd__bridge__subcmd__mdb)
+            opts="-j -p -o -H -h --json --parsable --output --no-header --no-color --timeout --socket --help show add delete"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --output)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        windlass__subcmd__bridge__subcmd__mdb__subcmd__add)
+            opts="-j -p -o -H -h --vlan --may-exist --dry-run --json --parsable --output --no-header --no-color --timeout --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --vlan)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                --output)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        windlass__subcmd__bridge__subcmd__mdb__subcmd__delete)
+            opts="-j -p -o -H -h --vlan --if-exists --dry-run --json --parsable --output --no-header --no-color --timeout --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --vlan)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                --output)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        windlass__subcmd__bridge__subcmd__mdb__subcmd__show)
+            opts="-j -p -o -H -h --json --parsable --output --no-header --no-color --timeout --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --output)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         windlass__subcmd__bridge__subcmd__set)
             opts="-j -p -o -H -h --dry-run --json --parsable --output --no-header --no-color --timeout --socket --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -854,7 +1044,7 @@ _windlass() {
             return 0
             ;;
         windlass__subcmd__bridge__subcmd__show)
-            opts="-s -i -c -j -p -o -H -h --statistics --drops --interval --count --json --parsable --output --no-header --no-color --timeout --socket --help"
+            opts="-s -i -c -j -p -o -H -h --ports --statistics --drops --interval --count --json --parsable --output --no-header --no-color --timeout --socket --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -3450,6 +3640,11 @@ _windlass_live() {
             5" bridge fdb add"|5" bridge fdb add "*) kind=member ;;
             3" bridge fdb delete"|3" bridge fdb delete "*) kind=bridge ;;
             3" bridge fdb flush"|3" bridge fdb flush "*) kind=bridge ;;
+            *" bridge mdb show"|*" bridge mdb show "*) kind=bridge ;;
+            3" bridge mdb add"|3" bridge mdb add "*) kind=bridge ;;
+            5" bridge mdb add"|5" bridge mdb add "*) kind=member ;;
+            3" bridge mdb delete"|3" bridge mdb delete "*) kind=bridge ;;
+            5" bridge mdb delete"|5" bridge mdb delete "*) kind=member ;;
             2" uplink delete"|2" uplink delete "*) kind=uplink ;;
             *" uplink show"|*" uplink show "*) kind=uplink ;;
             2" uplink set"|2" uplink set "*) kind=uplink ;;

@@ -126,22 +126,23 @@ complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show-props" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show-props" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show-props" -s h -l help -d 'Print help'
-complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props mcheck fdb" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
-complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props mcheck fdb" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
-complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props mcheck fdb" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props mcheck fdb" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
-complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props mcheck fdb" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
-complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props mcheck fdb" -s H -l no-header -d 'Write no titles'
-complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props mcheck fdb" -l no-color -d 'Write no colours; so does NO_COLOR'
-complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props mcheck fdb" -s h -l help -d 'Print help'
-complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props mcheck fdb" -f -a "create" -d 'Make a bridge'
-complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props mcheck fdb" -f -a "delete" -d 'Remove a bridge that has no members'
-complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props mcheck fdb" -f -a "show" -d 'List bridges, or their statistics'
-complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props mcheck fdb" -f -a "set" -d 'Set properties of a bridge'
-complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props mcheck fdb" -f -a "get" -d 'Show what it is and what can be set on it'
-complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props mcheck fdb" -f -a "show-props" -d 'List what can be set'
-complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props mcheck fdb" -f -a "mcheck" -d 'Ask neighbours of its spanning tree again whether they speak RSTP, after one that spoke STP was replaced'
-complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props mcheck fdb" -f -a "fdb" -d 'Its forwarding table'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props mcheck fdb mdb" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props mcheck fdb mdb" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props mcheck fdb mdb" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props mcheck fdb mdb" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props mcheck fdb mdb" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props mcheck fdb mdb" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props mcheck fdb mdb" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props mcheck fdb mdb" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props mcheck fdb mdb" -f -a "create" -d 'Make a bridge'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props mcheck fdb mdb" -f -a "delete" -d 'Remove a bridge that has no members'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props mcheck fdb mdb" -f -a "show" -d 'List bridges, or their statistics'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props mcheck fdb mdb" -f -a "set" -d 'Set properties of a bridge'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props mcheck fdb mdb" -f -a "get" -d 'Show what it is and what can be set on it'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props mcheck fdb mdb" -f -a "show-props" -d 'List what can be set'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props mcheck fdb mdb" -f -a "mcheck" -d 'Ask neighbours of its spanning tree again whether they speak RSTP, after one that spoke STP was replaced'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props mcheck fdb mdb" -f -a "fdb" -d 'Its forwarding table'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props mcheck fdb mdb" -f -a "mdb" -d 'Its multicast groups'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from create" -l set -d 'Set a property; may be repeated. "show-props" lists them' -r -f
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from create" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from create" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
@@ -168,6 +169,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_see
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show" -l ports -d 'Their members: state, part in spanning tree, flags, traffic'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show" -s s -l statistics -d 'Statistics; twice: drops by reason'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show" -l drops -d 'Drops by reason, as -s -s'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
@@ -221,6 +223,17 @@ complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_see
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from fdb" -f -a "add" -d 'Put in an entry that does not age'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from fdb" -f -a "delete" -d 'Remove the entry of an address'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from fdb" -f -a "flush" -d 'Remove learned entries'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from mdb" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from mdb" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from mdb" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from mdb" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from mdb" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from mdb" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from mdb" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from mdb" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from mdb" -f -a "show" -d 'List groups of bridges that snoop, and their members'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from mdb" -f -a "add" -d 'Put a member into a group for good: it neither ages nor leaves. It counts while the bridge snoops'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from mdb" -f -a "delete" -d 'Take a member out of a group that it was put into'
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and not __fish_seen_subcommand_from create delete show set get show-props" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and not __fish_seen_subcommand_from create delete show set get show-props" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and not __fish_seen_subcommand_from create delete show set get show-props" -l socket -d 'The daemon\'s control socket' -r -F
@@ -707,6 +720,11 @@ complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_see
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from fdb; and __fish_seen_subcommand_from add" -f -a "(windlass __complete member (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from fdb; and __fish_seen_subcommand_from delete" -f -a "(windlass __complete bridge (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from fdb; and __fish_seen_subcommand_from flush" -f -a "(windlass __complete bridge (commandline -ct) -- (commandline -opc) 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from mdb; and __fish_seen_subcommand_from show" -f -a "(windlass __complete bridge (commandline -ct) -- (commandline -opc) 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from mdb; and __fish_seen_subcommand_from add" -f -a "(windlass __complete bridge (commandline -ct) -- (commandline -opc) 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from mdb; and __fish_seen_subcommand_from add" -f -a "(windlass __complete member (commandline -ct) -- (commandline -opc) 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from mdb; and __fish_seen_subcommand_from delete" -f -a "(windlass __complete bridge (commandline -ct) -- (commandline -opc) 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from mdb; and __fish_seen_subcommand_from delete" -f -a "(windlass __complete member (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from delete" -f -a "(windlass __complete uplink (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show" -f -a "(windlass __complete uplink (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from set" -f -a "(windlass __complete uplink (commandline -ct) -- (commandline -opc) 2>/dev/null)"

@@ -178,6 +178,81 @@ fn groups_go_to_members_only() {
     assert_eq!(heard(&b, GROUP_MAC, SOON), 0);
 }
 
+/// A member that was put into a group gets it though its kernel joined nothing, in the VLAN that was named, after a leave and after a restart;
+/// it is listed as permanent, and is out when it is taken out. What cannot be is refused, and so is more than the bridge has room for.
+#[test]
+fn members_are_put_into_groups() {
+    let Some(lab) = Lab::start("members_are_put_into_groups") else {
+        return;
+    };
+    let mut daemon = lab.daemon();
+    daemon.must(
+        "bridge create br0 --set multicast-snooping=on --set multicast-querier=on --set multicast-query-interval=4 \
+         --set multicast-unknown=routers --set multicast-groups-max=3",
+    );
+    let _a = guest(&lab, &daemon, "a", 1);
+    let b = guest(&lab, &daemon, "b", 2);
+    let c = guest(&lab, &daemon, "c", 3);
+    daemon.must("vnic set c0 tagged=10");
+    daemon.must("bridge mdb add br0 239.1.2.3 b0");
+    daemon.must("bridge mdb add br0 239.1.2.3 c0 --vlan 10");
+    daemon.must("bridge mdb add br0 239.1.2.3 b0 --vlan 1 --may-exist");
+    let told = daemon.refuses(5, "bridge mdb add br0 239.1.2.3 b0");
+    assert!(told.contains("is in this group already"), "{told}");
+    let told = daemon.refuses(1, "bridge mdb add br0 239.1.2.4 b0 --vlan 10");
+    assert!(told.contains("does not have its VLAN"), "{told}");
+    daemon.refuses(2, "bridge mdb add br0 224.0.0.251 b0");
+    daemon.refuses(4, "bridge mdb add br1 239.1.2.3 b0");
+    daemon.refuses(4, "bridge mdb delete br0 239.1.2.4 b0");
+    daemon.must("bridge mdb add br0 239.1.2.5 a0");
+    let told = daemon.refuses(1, "bridge mdb add br0 239.1.2.6 a0");
+    assert!(told.contains("3 is less than the 4"), "{told}");
+    daemon.must("bridge mdb delete br0 239.1.2.5 a0");
+    let sender = socket(&lab, "a", "0.0.0.0");
+    let send = || sender.send_to(&[7], (GROUP, PORT)).expect("sent");
+    let check = |daemon: &Daemon, what: &str| {
+        until("the bridge snoops", || are_snooped(daemon));
+        let rows = daemon.json("bridge mdb show br0");
+        let rows = rows.as_array().expect("rows").iter();
+        let rows = rows.filter(|row| row["kind"] == "permanent" && row["group"] == "239.1.2.3");
+        let rows: Vec<_> = rows
+            .map(|row| (row["vlan"].clone(), row["member"].clone()))
+            .collect();
+        assert_eq!(
+            rows,
+            [(1.into(), "b0".into()), (10.into(), "c0".into())],
+            "{what}"
+        );
+        send();
+        assert_eq!(heard(&b, GROUP_MAC, SOON), 1, "{what}");
+        assert_eq!(heard(&c, GROUP_MAC, SOON), 0, "{what}");
+    };
+    check(&daemon, "put in");
+    // Its kernel joins, and leaves.
+    let socket = socket(&lab, "b", "0.0.0.0");
+    let own = Ipv4Addr::new(10, 9, 0, 2);
+    socket.join_multicast_v4(&GROUP, &own).expect("joined");
+    socket.leave_multicast_v4(&GROUP, &own).expect("left");
+    until("the leave was heard", || {
+        port(&daemon, "b0")["reports"].as_u64() >= Some(2)
+    });
+    std::thread::sleep(Duration::from_secs(3));
+    check(&daemon, "after a leave");
+    assert!(
+        daemon
+            .must("bridge show br0")
+            .contains("VLAN 1: b0 (permanent)")
+    );
+    daemon.terminate();
+    daemon.start_again();
+    daemon.wait_for_state("vnic", "b0", "up");
+    check(&daemon, "after a restart");
+    daemon.must("bridge mdb delete br0 239.1.2.3 b0 --vlan 1");
+    daemon.must("bridge mdb delete br0 239.1.2.3 b0 --if-exists");
+    send();
+    assert_eq!(heard(&b, GROUP_MAC, SOON), 0);
+}
+
 /// A guest's query makes it no router and no querier, and reaches nobody.
 #[test]
 fn a_guest_is_no_router() {

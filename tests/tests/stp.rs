@@ -479,6 +479,19 @@ fn stp_can_be_forced() {
         (&port["edge"], &port["point_to_point"]),
         (&false.into(), &true.into())
     );
+    daemon.must("uplink set x1 root-guard=off locked=on stp-cost=7 stp-priority=32 discover=off");
+    let row = daemon.json("bridge show --ports br1")[0].take();
+    let shown = ["name", "bridge", "state", "cost", "priority"].map(|key| row[key].to_string());
+    assert_eq!(shown, ["\"x1\"", "\"br1\"", "\"up\"", "7", "32"], "{row}");
+    let flags = ["learn", "locked", "stp", "auto-edge", "point-to-point"];
+    assert_eq!(row["flags"], serde_json::json!(flags));
+    assert!(
+        row["role"]
+            .as_str()
+            .expect("a role")
+            .starts_with("root forwarding")
+    );
+    assert!(row["rx_frames"].as_u64() > Some(0), "{row}");
     daemon.must("bridge set br0 stp-force-version=stp");
     until("both speak STP", || speak_stp() == [true; 2]);
     daemon.must("bridge set br0 stp-force-version=rstp");

@@ -60,6 +60,7 @@ extern crate std;
 pub mod build;
 pub mod checksum;
 pub mod ether;
+pub mod group;
 pub mod mac;
 pub mod parse;
 pub mod segment;

@@ -41,6 +41,11 @@ pub enum AllowedError {
     /// Not the link-layer address of one station.
     #[error("\"{0}\" is not the MAC address of one station, such as 02:00:00:00:00:01")]
     Mac(String),
+    /// Not a group that has members.
+    #[error(
+        "\"{0}\" is not a multicast group that has members, alone or after its VLAN: 239.1.1.1, 10/ff05::1:3"
+    )]
+    Group(String),
     /// An entry is given twice.
     #[error("\"{0}\" is given twice")]
     Twice(String),
@@ -50,7 +55,7 @@ pub enum AllowedError {
 }
 
 /// The entries of a list; none in "" and "none".
-fn entries(text: &str) -> Result<Vec<&str>, AllowedError> {
+pub(crate) fn entries(text: &str) -> Result<Vec<&str>, AllowedError> {
     if matches!(text, "" | "none") {
         return Ok(Vec::new());
     }
@@ -61,7 +66,7 @@ fn entries(text: &str) -> Result<Vec<&str>, AllowedError> {
 }
 
 /// An entry as an error shows it.
-fn shown(entry: &str) -> String {
+pub(crate) fn shown(entry: &str) -> String {
     entry.chars().take(64).collect()
 }
 

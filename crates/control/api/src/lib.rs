@@ -102,7 +102,7 @@ pub use property::{
     BridgeSettings, MemberSettings, PROPERTIES, Properties, PropertyError, PropertyPatch,
     PropertySpec, Scope, properties, property,
 };
-pub use snoop::{McastRouter, SnoopBridge, SnoopMember};
+pub use snoop::{McastRouter, SnoopBridge, SnoopMember, StaticGroups};
 pub use stp::{StpBridge, StpMember};
 pub use validate::validate;
 pub use vhost::{SocketMode, SocketOwner, VHOST_QUEUES_MAX, VhostUser};

@@ -10,6 +10,7 @@ use thiserror::Error;
 use windlass_rules::{RuleError, Rules};
 
 use crate::guard::{AllowedError, AllowedIps, ClientIds, DynamicMethods, Macs};
+use crate::snoop::StaticGroups;
 use crate::vlan::{VlanError, VlanSet};
 
 /// The type of an option's value.
@@ -31,6 +32,8 @@ pub enum ValueKind {
     Methods,
     /// [`Macs`]; a string in JSON.
     Macs,
+    /// [`StaticGroups`]; a string in JSON.
+    Groups,
     /// [`Rules`] of a firewall; a string in JSON.
     Rules,
     /// A path of a file or a directory; a string.
@@ -218,6 +221,10 @@ impl OptionSpec {
                 Ok(macs) => Ok(Value::Text(macs.to_string())),
                 Err(error) => Err(ValueError::Allowed { name, error }),
             },
+            ValueKind::Groups => match text.parse::<StaticGroups>() {
+                Ok(groups) => Ok(Value::Text(groups.to_string())),
+                Err(error) => Err(ValueError::Allowed { name, error }),
+            },
             ValueKind::Rules => match text.parse::<Rules>() {
                 Ok(rules) => Ok(Value::Text(rules.to_string())),
                 Err(error) => Err(ValueError::Rules { name, error }),
@@ -277,6 +284,7 @@ impl OptionSpec {
             ValueKind::ClientIds => "any, or list of identifiers".into(),
             ValueKind::Methods => "list of dhcpv4,dhcpv6,slaac,addrconf".into(),
             ValueKind::Macs => "list of MAC addresses".into(),
+            ValueKind::Groups => "list of groups".into(),
             ValueKind::Rules => "rules".into(),
             ValueKind::Path => "path".into(),
             ValueKind::Cores => "list of cores".into(),

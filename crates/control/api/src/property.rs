@@ -398,6 +398,7 @@ pub const PROPERTIES: &[PropertySpec] = &[
     crate::snoop::ROUTER_UPLINK,
     crate::snoop::FAST_LEAVE,
     crate::snoop::MEMBER_GROUPS_MAX,
+    crate::snoop::GROUPS,
     row(
         VNIC,
         "mtu",

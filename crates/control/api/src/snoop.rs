@@ -1,7 +1,12 @@
 //! Multicast snooping, as properties have it.
 
-use std::net::Ipv4Addr;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
+use std::str::FromStr;
 
+use windlass_wire::group::has_members;
+
+use crate::guard::{AllowedError, entries, shown};
 use crate::option::{OptionSpec, Value, ValueKind};
 use crate::property::{Properties, PropertySpec, Scope};
 
@@ -114,6 +119,69 @@ pub(crate) const MEMBER_GROUPS_MAX: PropertySpec = row(
     "Groups of the member, in all VLANs together; 0: only the limit of the bridge.",
 );
 
+pub(crate) const GROUPS: PropertySpec = row(
+    MEMBER,
+    "multicast-groups",
+    ValueKind::Groups,
+    ("", ""),
+    (0, 0),
+    "At most 32 groups that a bridge that snoops always sends the member (bridge mdb add), or none: GROUP in its untagged VLAN, or VLAN/GROUP.",
+);
+
+/// Groups that a member is in at all times: "239.1.1.1,10/ff05::1:3".
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StaticGroups(Vec<(Option<u16>, IpAddr)>);
+
+impl StaticGroups {
+    /// What holds for a member of this kind with these properties set.
+    pub fn of(scope: Scope, set: &Properties) -> Self {
+        match set.effective(scope, "multicast-groups") {
+            // Checked when it was set.
+            Some(Value::Text(text)) => text.parse().unwrap_or_default(),
+            _ => Self::default(),
+        }
+    }
+
+    /// Each with its VLAN; `None`: the untagged one.
+    pub fn iter(&self) -> impl Iterator<Item = (Option<u16>, IpAddr)> + '_ {
+        self.0.iter().copied()
+    }
+}
+
+impl FromStr for StaticGroups {
+    type Err = AllowedError;
+    fn from_str(text: &str) -> Result<Self, AllowedError> {
+        let mut groups = Vec::new();
+        for entry in entries(text)? {
+            let wrong = || AllowedError::Group(shown(entry));
+            let (vlan, group) = match entry.split_once('/') {
+                Some((vlan, group)) => (Some(vlan.parse().map_err(|_| wrong())?), group),
+                None => (None, entry),
+            };
+            let group: IpAddr = group.parse().map_err(|_| wrong())?;
+            if !has_members(group) || vlan.is_some_and(|vlan| !(1..4095).contains(&vlan)) {
+                return Err(wrong());
+            }
+            if groups.contains(&(vlan, group)) {
+                return Err(AllowedError::Twice(shown(entry)));
+            }
+            groups.push((vlan, group));
+        }
+        Ok(Self(groups))
+    }
+}
+
+impl fmt::Display for StaticGroups {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, (vlan, group)) in self.0.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            let vlan = vlan.map_or_else(String::new, |vlan| format!("{vlan}/"));
+            write!(f, "{comma}{vlan}{group}")?;
+        }
+        Ok(())
+    }
+}
+
 /// Whether routers are behind a member.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum McastRouter {
@@ -127,7 +195,7 @@ pub enum McastRouter {
 }
 
 /// A member's part in snooping, where its bridge snoops.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SnoopMember {
     /// Routers behind it.
     pub router: McastRouter,
@@ -135,6 +203,8 @@ pub struct SnoopMember {
     pub fast_leave: bool,
     /// Its groups at most; 0: only the bridge's limit.
     pub groups_max: u32,
+    /// What it is in at all times, not counted there.
+    pub groups: StaticGroups,
 }
 
 impl SnoopMember {
@@ -148,6 +218,7 @@ impl SnoopMember {
             router,
             fast_leave: set.flag(scope, "multicast-fast-leave"),
             groups_max: set.number(scope, "multicast-groups-max").unwrap_or(0),
+            groups: StaticGroups::of(scope, set),
         }
     }
 }
@@ -189,6 +260,33 @@ impl SnoopBridge {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Groups that have members, each once, in VLANs that there are.
+    #[test]
+    fn static_groups_are_checked() {
+        let of = |text: &str| text.parse::<StaticGroups>();
+        let text = "239.1.1.1,10/239.1.1.1,4094/ff05::1:3";
+        assert_eq!(of(text).expect("groups").to_string(), text);
+        assert_eq!(of("none"), Ok(StaticGroups::default()));
+        for bad in [
+            "10.0.0.1",
+            "224.0.0.5",
+            "ff02::1",
+            "ff01::5",
+            "0/239.1.1.1",
+            "4095/239.1.1.1",
+            "/239.1.1.1",
+            "x/239.1.1.1",
+        ] {
+            assert_eq!(of(bad), Err(AllowedError::Group(bad.into())));
+        }
+        assert!(matches!(
+            of("239.1.1.1,239.1.1.1"),
+            Err(AllowedError::Twice(_))
+        ));
+        let many = ["239.1.1.1"; 33].join(",");
+        assert_eq!(of(&many), Err(AllowedError::TooMany(33)));
+    }
 
     /// Defaults: uplinks may have routers, VNICs may not; what is set is what holds, and an address is one.
     #[test]

@@ -66,6 +66,7 @@ pub fn validate(document: &Document, before: &Document) -> Result<(), ErrorBody>
         check_addresses(&index, &mut defects);
         check_sockets(document, &index, &mut defects);
         check_entries(document, &index, &mut defects);
+        check_static_groups(document, &index, &mut defects);
         flow::check(document, |path, message| defects.add(path, message));
     }
     let details = defects.0;
@@ -239,6 +240,37 @@ fn check_vlans(path: &str, settings: &MemberSettings, defects: &mut Defects) {
     if let Some(vlan) = settings.vlan.filter(|&vlan| settings.tagged.contains(vlan)) {
         let message = format!("VLAN {vlan} is both untagged (vlan) and tagged");
         defects.add(format!("{path}.properties.tagged"), message);
+    }
+}
+
+/// Groups that members are in at all times: in VLANs that they have, and no more than their bridge has room for.
+fn check_static_groups(document: &Document, index: &Index<'_>, defects: &mut Defects) {
+    let mut counts: HashMap<&Name, u32> = HashMap::new();
+    for member in document.members() {
+        let Some(&filters) = index.bridges.get(member.bridge()) else {
+            continue;
+        };
+        let settings = member.settings();
+        let mut seen = HashSet::new();
+        for (vlan, group) in settings.static_groups(filters) {
+            *counts.entry(member.bridge()).or_default() += 1;
+            let defect = match vlan {
+                None => "the member does not have its VLAN",
+                Some(_) if !seen.insert((vlan, group)) => "is given twice in a VLAN",
+                Some(_) => continue,
+            };
+            let path = format!("{}.properties.multicast-groups", path_of(member));
+            defects.add(path, format!("{group}: {defect}"));
+        }
+    }
+    for bridge in &document.bridges {
+        let count = counts.get(&bridge.name).copied().unwrap_or(0);
+        let count_max = bridge.settings().snoop.map(|snoop| snoop.groups_max);
+        if let Some(max) = count_max.filter(|&max| count > max) {
+            let path = format!("bridges.{}.properties.multicast-groups-max", bridge.name);
+            let message = format!("{max} is less than the {count} multicast-groups of members");
+            defects.add(path, message);
+        }
     }
 }
 

@@ -299,7 +299,7 @@ pub struct McastView {
     pub queriers: Vec<String>,
     /// Members.
     pub ports: Vec<McastPortView>,
-    /// Groups that members have asked for, at most 1,000.
+    /// Groups that have members, at most 1,000.
     pub groups: Vec<GroupView>,
     /// All groups.
     pub groups_total: u64,
@@ -328,15 +328,15 @@ pub struct McastPortView {
     pub over_limit: u64,
 }
 
-/// A group that members have asked for.
+/// A group that has members.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GroupView {
     /// In which VLAN; 0 where the bridge does not filter.
     pub vlan: u16,
     /// Its address.
     pub group: IpAddr,
-    /// Members, each with the seconds that are left to it.
-    pub members: BTreeMap<Name, u64>,
+    /// Members, each with the seconds that are left to it; `null`: it is in the group at all times.
+    pub members: BTreeMap<Name, Option<u64>>,
 }
 
 /// A bridge's part in a spanning tree (IEEE 802.1D-2004).

@@ -45,6 +45,8 @@
 //! | query, PIM, advertisement from a port with [`Routers::Never`] | [`Refused::Router`] | nobody |
 //! | another type | nothing | all |
 //!
+//! A port can also be in a group at all times ([`Snooper::set_static`]): such a membership neither ages, nor is left, nor goes with the link.
+//!
 //! Groups are held without sources: who asks for some sources of a group gets all (RFC 4541, 2.1.2 allows it). 224.0.0.0/24, ff02::1 and
 //! what is narrower have no memberships: everybody gets them.
 //!
@@ -59,7 +61,7 @@
 //!
 //! # Limits
 //! [`PortConf::groups_max`] memberships of a port, [`Conf::groups_max`] of a bridge. A bridge that is full takes one from the port that has most, if
-//! the new one has fewer. Timers are one for each membership, router and querier: what is renewed is not entered anew.
+//! the new one has fewer; none that is there at all times is taken. Timers are one for each membership, router and querier: what is renewed is not entered anew.
 //!
 //! # Not done
 //! Sources in forwarding; hosts told apart behind one port (fast leave ends a group for all of them); suppression of reports.

@@ -1,11 +1,12 @@
 //! Memberships, routers and queriers of one bridge.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use thiserror::Error;
 use windlass_frame::Tick;
+use windlass_wire::group::has_members;
 
 use crate::message::{Asker, Change, Family, Message, ParseError, parse};
 use crate::timers::{Timer, Timers};
@@ -16,6 +17,8 @@ const ROBUSTNESS: u8 = 2;
 const RESPONSE_MAX: Duration = Duration::from_secs(10);
 /// Last member query interval (RFC 3376, 8.8).
 const LAST_RESPONSE: Duration = Duration::from_secs(1);
+/// When a membership ends that does not.
+const NEVER: Tick = Tick(u64::MAX);
 /// Groups of a bridge at most: a number is not another group's before as many others were.
 const NUMBERS: u16 = 40_960;
 
@@ -119,16 +122,20 @@ pub struct Group<'a> {
 }
 
 impl<'a> Group<'a> {
-    /// Its ports, and until when each is in it.
-    pub fn ports(&self) -> impl Iterator<Item = (u16, Tick)> + use<'a> {
-        self.ports.iter().map(|(port, m)| (*port, m.until))
+    /// Its ports, and until when each is in it; `None`: at all times ([`Snooper::set_static`]).
+    pub fn ports(&self) -> impl Iterator<Item = (u16, Option<Tick>)> + use<'a> {
+        let until = |m: &Membership| (!m.is_static()).then_some(m.until);
+        self.ports.iter().map(move |(port, m)| (*port, until(m)))
     }
 }
 
 #[derive(Debug, Default)]
 struct Port {
     conf: PortConf,
+    /// What it has asked for.
     groups: BTreeSet<(u16, IpAddr)>,
+    /// What it is in at all times.
+    statics: BTreeSet<(u16, IpAddr)>,
     counts: PortCounts,
 }
 
@@ -140,6 +147,12 @@ struct Membership {
     /// When it is asked for once more.
     ask_at: Option<Tick>,
     armed: Option<Tick>,
+}
+
+impl Membership {
+    fn is_static(&self) -> bool {
+        self.until == NEVER
+    }
 }
 
 #[derive(Debug)]
@@ -251,9 +264,7 @@ impl Snooper {
             }
             self.arm_vlan(key);
         }
-        while self.memberships > conf.groups_max {
-            self.take_from_richest();
-        }
+        while self.memberships > conf.groups_max && self.take_from_richest() {}
     }
 
     fn forget_vlan(&mut self, (vid, family): (u16, Family)) {
@@ -289,8 +300,30 @@ impl Snooper {
         }
     }
 
+    /// Which groups a port is in at all times, whatever it says. They have a place before those that are asked for, and the limit of
+    /// the port does not count them. Those of VLANs that are not snooped count for nothing: to be told again when VLANs change.
+    pub fn set_static(&mut self, id: u16, wanted: &BTreeSet<(u16, IpAddr)>) {
+        let Some(port) = self.ports.get(&id) else {
+            return;
+        };
+        let gone: Vec<_> = port.statics.difference(wanted).copied().collect();
+        let new: Vec<_> = wanted.difference(&port.statics).copied().collect();
+        for (vid, group) in gone {
+            self.end(vid, group, id);
+        }
+        for (vid, group) in new {
+            if !self.vlans.contains_key(&(vid, Family::of(group))) {
+                continue;
+            }
+            self.end(vid, group, id);
+            while self.memberships >= self.conf.groups_max && self.take_from_richest() {}
+            self.enter(vid, group, id, (NEVER, NEVER));
+        }
+    }
+
     /// Removes a port.
     pub fn remove_port(&mut self, id: u16) {
+        self.set_static(id, &BTreeSet::new());
         self.link_down(id);
         let port = self.ports.remove(&id);
         self.version = self.version.wrapping_add(u64::from(port.is_some()));
@@ -397,7 +430,7 @@ impl Snooper {
             .map_or_else(PortCounts::default, |p| p.counts)
     }
 
-    /// Memberships of a port.
+    /// Memberships that a port has asked for.
     pub fn memberships(&self, port: u16) -> usize {
         self.ports.get(&port).map_or(0, |p| p.groups.len())
     }
@@ -431,7 +464,7 @@ impl Snooper {
         }
         match message {
             Message::Reports(reports) => {
-                for (group, change) in reports.into_iter().filter(|(g, _)| is_held(*g)) {
+                for (group, change) in reports.into_iter().filter(|(g, _)| has_members(*g)) {
                     match change {
                         Change::Join => self.join(vid, group, id, false, now),
                         Change::JoinV1 => self.join(vid, group, id, true, now),
@@ -547,7 +580,7 @@ impl Snooper {
         let Some(entry) = self.groups.get_mut(&(vid, group)) else {
             return;
         };
-        for (port, membership) in &mut entry.ports {
+        for (port, membership) in entry.ports.iter_mut().filter(|(_, m)| !m.is_static()) {
             membership.until = membership.until.min(until);
             arm(&mut self.timers, membership, (vid, group, *port));
         }
@@ -570,6 +603,11 @@ impl Snooper {
         if !self.make_room(id) {
             return;
         }
+        self.enter(vid, group, id, (until, silent_until));
+    }
+
+    /// A membership begins, for which there is room.
+    fn enter(&mut self, vid: u16, group: IpAddr, id: u16, (until, silent_until): (Tick, Tick)) {
         let number = match self.groups.get(&(vid, group)) {
             Some(entry) => Some(entry.number),
             None => self.number(),
@@ -583,8 +621,14 @@ impl Snooper {
             ask_at: None,
             armed: None,
         };
-        arm(&mut self.timers, &mut membership, (vid, group, id));
-        port.groups.insert((vid, group));
+        let list = match membership.is_static() {
+            true => &mut port.statics,
+            false => {
+                arm(&mut self.timers, &mut membership, (vid, group, id));
+                &mut port.groups
+            }
+        };
+        list.insert((vid, group));
         let entry = self.groups.entry((vid, group)).or_insert_with(|| Entry {
             number,
             ports: BTreeMap::new(),
@@ -625,20 +669,18 @@ impl Snooper {
         is_room
     }
 
-    fn take_from_richest(&mut self) {
-        let ports = self.ports.iter();
-        let Some(id) = ports.max_by_key(|(_, p)| p.groups.len()).map(|(id, _)| *id) else {
-            return;
+    /// Ends a membership of the port that has asked for most; whether there was one.
+    fn take_from_richest(&mut self) -> bool {
+        let ports = self.ports.iter_mut();
+        let Some((id, port)) = ports.max_by_key(|(_, p)| p.groups.len()) else {
+            return false;
         };
-        let Some(port) = self.ports.get_mut(&id) else {
-            return;
+        let (id, Some((vid, group))) = (*id, port.groups.last().copied()) else {
+            return false;
         };
         port.counts.over_limit = port.counts.over_limit.wrapping_add(1);
-        match port.groups.last().copied() {
-            Some((vid, group)) => self.end(vid, group, id),
-            // Nobody has any.
-            None => self.memberships = 0,
-        }
+        self.end(vid, group, id);
+        true
     }
 
     /// A membership ends.
@@ -657,6 +699,7 @@ impl Snooper {
         }
         if let Some(port) = self.ports.get_mut(&id) {
             port.groups.remove(&(vid, group));
+            port.statics.remove(&(vid, group));
         }
         self.memberships = self.memberships.saturating_sub(1);
         self.version = self.version.wrapping_add(1);
@@ -806,20 +849,6 @@ fn arm(timers: &mut Timers, membership: &mut Membership, (vid, group, id): (u16,
     let next = membership.armed.map_or(next, |armed| armed.min(next));
     let timer = Timer::Membership(vid, group, id);
     timers.arm(&mut membership.armed, Some(next), timer);
-}
-
-/// Whether a group has members: those that everybody gets have none.
-fn is_held(group: IpAddr) -> bool {
-    match group {
-        IpAddr::V4(group) => {
-            let [a, b, c, _] = group.octets();
-            [a, b, c] != [224, 0, 0]
-        }
-        IpAddr::V6(group) => {
-            let scope = group.octets()[1] & 0xf;
-            scope > 1 && group != Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1)
-        }
-    }
 }
 
 fn nanos(time: Duration) -> u64 {

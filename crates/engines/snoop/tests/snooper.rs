@@ -394,6 +394,87 @@ fn one_port_takes_its_share_only() {
     );
 }
 
+/// A port that is in a group at all times stays there through leaves, questions, silence and a link that goes down; no other port takes
+/// its place, and its own limit does not count it. It goes when it is told to, with the port, and with the VLAN.
+#[test]
+fn static_memberships_stay() {
+    let mut world = World::new(conf());
+    let fast = PortConf {
+        fast_leave: true,
+        groups_max: 1,
+        ..PortConf::default()
+    };
+    world.snooper.set_port(1, fast);
+    world.send(1, &join(3)).expect("relayed");
+    let statics = [3, 4].map(|last| (1, IpAddr::from(group(last))));
+    let statics = BTreeSet::from(statics);
+    let elsewhere = (7, IpAddr::from(GROUP));
+    let all = statics.iter().copied().chain([elsewhere]).collect();
+    world.snooper.set_static(1, &all);
+    let stays = |world: &World| [3, 4].map(|last| world.members(group(last)).contains(&1));
+    for frame in [join(3), leave(3), v1(0x12, GROUP), leave(3)] {
+        world.send(1, &frame).expect("relayed");
+    }
+    world
+        .send(9, &query([192, 0, 2, 8], GROUP))
+        .expect("relayed");
+    world.wait(600);
+    world.snooper.link_down(1);
+    assert_eq!(
+        (stays(&world), world.snooper.memberships(1)),
+        ([true; 2], 0)
+    );
+    world.send(1, &join(5)).expect("relayed");
+    assert_eq!(world.members(group(5)), [1]);
+    for last in 0..=255 {
+        world.send(2, &join(last)).expect("relayed");
+    }
+    assert_eq!(
+        world
+            .snooper
+            .groups()
+            .map(|g| g.ports().count())
+            .sum::<usize>(),
+        64
+    );
+    // A full bridge has room for one more of these.
+    world
+        .snooper
+        .set_static(3, &BTreeSet::from([(1, IpAddr::from(group(9)))]));
+    assert_eq!(world.members(group(9)).last(), Some(&3));
+    assert_eq!(
+        world
+            .snooper
+            .groups()
+            .map(|g| g.ports().count())
+            .sum::<usize>(),
+        64
+    );
+    let small = Conf {
+        groups_max: 1,
+        ..conf()
+    };
+    world
+        .snooper
+        .configure(small, &BTreeSet::from([1]), world.now);
+    assert_eq!(
+        (stays(&world), world.snooper.groups().count()),
+        ([true; 2], 3)
+    );
+
+    world
+        .snooper
+        .configure(conf(), &BTreeSet::from([7]), world.now);
+    assert_eq!(world.snooper.groups().count(), 0);
+    world.snooper.set_static(1, &all);
+    assert_eq!(world.members(GROUP), [1]);
+    world.snooper.set_static(1, &statics);
+    assert_eq!(world.snooper.groups().count(), 0);
+    world.snooper.set_static(1, &all);
+    world.snooper.remove_port(1);
+    assert_eq!(world.snooper.groups().count(), 0);
+}
+
 /// A number is another group's only after very many others, though one port joins and leaves without end.
 #[test]
 fn numbers_rest() {

@@ -18,7 +18,7 @@ use crate::options::{
 };
 use crate::suggest::nearest;
 use crate::table::{Chosen, Column, Form, clean};
-use crate::{Session, accounts, fdb, guest, property, statistics};
+use crate::{Session, accounts, fdb, guest, mdb, ports, property, statistics};
 
 impl Object for Zone {
     const SCOPE: Scope = Scope::Zone;
@@ -254,6 +254,7 @@ pub(crate) fn bridge(session: &mut Session<'_>, verb: BridgeVerb) -> Result<(), 
             objects::create(session, &bridge, &args.how)
         }
         BridgeVerb::Delete(args) => objects::delete::<Bridge>(session, &args),
+        BridgeVerb::Show(args) if args.ports => ports::show(session, &args.names.names),
         BridgeVerb::Show(args) if counts(&args.counted)? => {
             statistics::bridges(session, &args.names.names, &args.counted)
         }
@@ -276,6 +277,7 @@ pub(crate) fn bridge(session: &mut Session<'_>, verb: BridgeVerb) -> Result<(), 
             }
         }
         BridgeVerb::Fdb(verb) => fdb::run(session, verb),
+        BridgeVerb::Mdb(verb) => mdb::run(session, verb),
     }
 }
 

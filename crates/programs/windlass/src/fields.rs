@@ -16,10 +16,12 @@ pub struct FieldRow {
 
 /// The fields of the tables of a command (`vnic show`, `vnic show -s`, `fdb show`, ...), in order.
 pub fn fields() -> Vec<(&'static str, Vec<FieldRow>)> {
-    let tables: [(&str, &[Column]); 15] = [
+    let tables: [(&str, &[Column]); 17] = [
         ("zone show", ZONE),
         ("bridge show", BRIDGE),
         ("bridge show -s", TABLE),
+        ("bridge show --ports", PORTS),
+        ("bridge mdb show", MDB),
         ("uplink show", UPLINK),
         ("uplink show -s", TRAFFIC),
         ("vnic show", VNIC),
@@ -200,6 +202,31 @@ pub(crate) static TRAFFIC: &[Column] =
 /// `bridge show -s`.
 pub(crate) static TABLE: &[Column] =
     &join::<{ LEARNING.len() + TOGETHER.len() + TERMS.len() }>([LEARNING, TOGETHER, TERMS]);
+
+/// `bridge show --ports`.
+pub(crate) static PORTS: &[Column] =
+    &join::<{ MEMBER.len() + PORT.len() + SUMS.len() }>([MEMBER, PORT, SUMS]);
+
+columns! {
+    /// What a bridge does with a member.
+    PORT:
+    "state" usual "up, waiting or down." |row| at(row, "/state");
+    "role" usual "Part in the spanning tree, where the bridge has one." |row| at(row, "/role");
+    "cost" usual "What the way over it costs." |row| at(row, "/cost");
+    "priority" usual "Priority in the port identifier." |row| at(row, "/priority");
+    "flags" usual "Properties of these that are on: learn, discover, private, locked, sticky, span, stp, edge, auto-edge, point-to-point, root-guard, bpdu-guard." |row| at(row, "/flags");
+}
+
+columns! {
+    /// `bridge mdb show`.
+    MDB:
+    "bridge" usual "The bridge." |row| at(row, "/bridge");
+    "vlan" usual "VLAN; 0 on a bridge without VLAN filtering." |row| at(row, "/vlan");
+    "group" usual "The group." |row| at(row, "/group");
+    "member" usual "Member that gets its frames." |row| at(row, "/member");
+    "kind" usual "permanent (mdb add), or learned from IGMP or MLD." |row| at(row, "/kind");
+    "left" usual "Seconds until it ends, unless the member renews it." |row| at(row, "/left_s");
+}
 
 /// Columns one after the other; `N` is their number.
 const fn join<const N: usize>(parts: [&[Column]; 3]) -> [Column; N] {

@@ -287,7 +287,10 @@ fn multicast(row: &Value) -> Vec<(String, String)> {
         let members = group.get("members").and_then(Value::as_object);
         let members = members.into_iter().flatten();
         let members: Vec<_> = members
-            .map(|(name, left)| format!("{name} ({} s)", text(left)))
+            .map(|(name, left)| match left {
+                Value::Null => format!("{name} (permanent)"),
+                left => format!("{name} ({} s)", text(left)),
+            })
             .collect();
         let what = format!("VLAN {}: {}", of("vlan"), members.join(", "));
         (of("group"), what)
@@ -390,11 +393,21 @@ pub(crate) fn dry_run(
     what: &str,
     change: impl FnOnce(&mut Document) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
+    edit(session, what, true, change)
+}
+
+/// Changes the document, or with `dry` only says what that would do.
+pub(crate) fn edit(
+    session: &mut Session<'_>,
+    what: &str,
+    dry: bool,
+    change: impl FnOnce(&mut Document) -> Result<(), Failure>,
+) -> Result<(), Failure> {
     let client = session.client(what)?;
     let (mut document, revision) = client
         .document()
         .map_err(|error| Failure::of(what, error))?;
     change(&mut document)?;
-    let applied = session.client(what)?.apply(&document, true, revision);
-    session.applied(&applied.map_err(|error| Failure::of(what, error))?, true)
+    let applied = session.client(what)?.apply(&document, dry, revision);
+    session.applied(&applied.map_err(|error| Failure::of(what, error))?, dry)
 }

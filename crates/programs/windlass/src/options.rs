@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -450,6 +451,13 @@ pub(crate) enum BridgeVerb {
         disable_help_subcommand = true
     )]
     Fdb(FdbVerb),
+    /// Its multicast groups.
+    #[command(
+        subcommand,
+        arg_required_else_help = true,
+        disable_help_subcommand = true
+    )]
+    Mdb(MdbVerb),
 }
 
 /// Arguments of `bridge mcheck`.
@@ -480,6 +488,9 @@ pub(crate) struct BridgeCreate {
 pub(crate) struct BridgeShow {
     #[command(flatten)]
     pub(crate) names: BridgeNames,
+    /// Their members: state, part in spanning tree, flags, traffic.
+    #[arg(long, conflicts_with_all = ["statistics", "drops", "interval"])]
+    pub(crate) ports: bool,
     #[command(flatten)]
     pub(crate) counted: Counted,
 }
@@ -839,6 +850,54 @@ pub(crate) struct FdbFlush {
     /// Only this address.
     #[arg(long, value_hint = ValueHint::Other)]
     pub(crate) mac: Option<MacAddr>,
+}
+
+/// What may be done with multicast groups.
+#[derive(Debug, Subcommand)]
+pub(crate) enum MdbVerb {
+    /// List groups of bridges that snoop, and their members.
+    Show(BridgeNames),
+    /// Put a member into a group for good: it neither ages nor leaves. It counts while the bridge snoops.
+    Add(MdbAdd),
+    /// Take a member out of a group that it was put into.
+    Delete(MdbDelete),
+}
+
+/// A member's place in a group.
+#[derive(Debug, Args)]
+pub(crate) struct MdbOf {
+    #[command(flatten)]
+    pub(crate) bridge: BridgeName,
+    /// The group.
+    #[arg(value_hint = ValueHint::Other)]
+    pub(crate) group: IpAddr,
+    #[command(flatten)]
+    pub(crate) member: MemberName,
+    /// VLAN [default: the member's untagged one].
+    #[arg(long, value_hint = ValueHint::Other)]
+    pub(crate) vlan: Option<u16>,
+}
+
+/// Arguments of `bridge mdb add`.
+#[derive(Debug, Args)]
+pub(crate) struct MdbAdd {
+    #[command(flatten)]
+    pub(crate) of: MdbOf,
+    #[command(flatten)]
+    pub(crate) how: CreateHow,
+}
+
+/// Arguments of `bridge mdb delete`.
+#[derive(Debug, Args)]
+pub(crate) struct MdbDelete {
+    #[command(flatten)]
+    pub(crate) of: MdbOf,
+    /// Succeed if the member was not put into it.
+    #[arg(long)]
+    pub(crate) if_exists: bool,
+    /// Change nothing, and write what would be.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
 }
 
 /// What may be done with workers.

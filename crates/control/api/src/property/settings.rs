@@ -1,5 +1,7 @@
 //! Properties as they hold: what the data plane takes of an object.
 
+use std::net::IpAddr;
+
 use super::{Properties, Scope};
 use crate::firewall::FirewallSettings;
 use crate::flow::Priority;
@@ -114,6 +116,22 @@ impl MemberSettings {
                 _ => None,
             },
         }
+    }
+
+    /// Groups that it is in at all times, each with its VLAN on a bridge that filters VLANs or not; `None`: the member has no such VLAN.
+    pub fn static_groups(&self, filters: bool) -> impl Iterator<Item = (Option<u16>, IpAddr)> + '_ {
+        self.snoop.groups.iter().map(move |(vlan, group)| {
+            let vlan = match filters {
+                true => vlan.or(self.vlan).filter(|&vlan| self.has_vlan(vlan)),
+                false => vlan.is_none().then_some(0),
+            };
+            (vlan, group)
+        })
+    }
+
+    /// Whether it sends or receives frames of a VLAN.
+    fn has_vlan(&self, vlan: u16) -> bool {
+        self.vlan == Some(vlan) || self.tagged.contains(vlan)
     }
 
     /// Every VLAN whose frames it sends or receives.

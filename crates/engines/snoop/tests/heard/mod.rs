@@ -82,6 +82,11 @@ pub fn check(data: &[u8]) {
                 engine.set_port(port, conf);
                 ports.insert(port);
             }
+            4 if what & 8 != 0 => {
+                let group = |n: u8| std::net::Ipv4Addr::new(239, 1, 2, n % 8).into();
+                let statics = bytes.iter().map(|n| (u16::from(n >> 4) % 4, group(*n)));
+                engine.set_static(port, &statics.take(2).collect());
+            }
             4 => engine.reopen(now),
             5 => {
                 let conf = Conf {
@@ -108,19 +113,23 @@ fn holds(engine: &mut Snooper, ports: &BTreeSet<u16>, now: Tick) {
         "what is due is done"
     );
     let vids: BTreeSet<u16> = engine.vlans().map(|(vid, _)| vid).collect();
-    let (mut numbers, mut memberships) = (BTreeSet::new(), 0);
+    let (mut numbers, mut memberships, mut statics) = (BTreeSet::new(), 0, 0);
     for group in engine.groups() {
         assert!(numbers.insert(group.number), "two groups of one number");
         assert!(vids.contains(&group.vid));
         assert!(group.ports().count() > 0, "a group of nobody");
         for (port, until) in group.ports() {
-            assert!(ports.contains(&port) && until > now);
-            memberships += 1;
+            assert!(ports.contains(&port) && until.is_none_or(|until| until > now));
+            match until {
+                Some(_) => memberships += 1,
+                None => statics += 1,
+            }
         }
     }
     let of_ports = ports.iter().map(|port| engine.memberships(*port));
     assert_eq!(of_ports.sum::<usize>(), memberships);
-    assert!(memberships <= engine.conf().groups_max as usize);
+    let most = engine.conf().groups_max as usize;
+    assert!(memberships == 0 || memberships + statics <= most);
     let most = ports.iter().map(|port| engine.memberships(*port)).max();
     assert!(most.unwrap_or(0) <= PORT_MAX as usize);
     for (vid, family) in engine.vlans() {

@@ -229,6 +229,13 @@ impl Ports {
         if let Some(mac) = mac {
             engine.configure(conf(settings, mac), &vids, now());
         }
+        for (id, _) in ports.values() {
+            let member = self.members.of(*id);
+            let statics = member.into_iter();
+            let statics = statics.flat_map(|member| member.settings.static_groups(filtering));
+            let statics = statics.filter_map(|(vlan, group)| Some((vlan?, group)));
+            engine.set_static(*id, &statics.collect());
+        }
         if snoop.flood_unknown != settings.flood_unknown {
             snoop.flood_unknown = settings.flood_unknown;
             snoop.published = None;
@@ -338,7 +345,7 @@ impl Ports {
             }
         });
         let at = now();
-        let left = |until: Tick| until.since(at).div_ceil(1_000_000_000);
+        let left = |until: Option<Tick>| Some(until?.since(at).div_ceil(1_000_000_000));
         let groups = engine.groups().take(SHOWN_MAX).map(|group| GroupView {
             vlan: group.vid,
             group: group.address,
