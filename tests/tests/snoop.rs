@@ -216,13 +216,9 @@ fn members_are_put_into_groups() {
         let rows = rows.as_array().expect("rows").iter();
         let rows = rows.filter(|row| row["kind"] == "permanent" && row["group"] == "239.1.2.3");
         let rows: Vec<_> = rows
-            .map(|row| (row["vlan"].clone(), row["member"].clone()))
+            .map(|row| format!("{} {}", row["vlan"], row["member"]))
             .collect();
-        assert_eq!(
-            rows,
-            [(1.into(), "b0".into()), (10.into(), "c0".into())],
-            "{what}"
-        );
+        assert_eq!(rows, ["1 \"b0\"", "10 \"c0\""], "{what}");
         send();
         assert_eq!(heard(&b, GROUP_MAC, SOON), 1, "{what}");
         assert_eq!(heard(&c, GROUP_MAC, SOON), 0, "{what}");

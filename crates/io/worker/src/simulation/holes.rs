@@ -33,7 +33,9 @@ impl Street {
         let bridge = plane.add_bridge(BridgeTuning::default(), Limits::new(1024, [1, 7]));
         world.plane.replace(Some(plane));
         world.run_until_quiet();
-        let pipes = (0..2 + hostile).map(|_| world.join(bridge)).collect();
+        let pipes = (0..2 + hostile)
+            .map(|_| world.join(bridge, usize::MAX))
+            .collect();
         world.run_until_quiet();
         Street {
             world,

@@ -38,6 +38,7 @@
 //! the loom models are for.
 
 mod control;
+mod deaf;
 mod holes;
 mod model;
 mod moves;

@@ -24,7 +24,7 @@ fn pair() -> (Rc<World>, u16, [Arc<Pipe>; 2]) {
     world.plane.replace(Some(plane));
     world.bridges.borrow_mut().push((bridge, 0));
     world.run_until_quiet();
-    let pipes = [0, 1].map(|_| world.join(bridge));
+    let pipes = [0, 1].map(|_| world.join(bridge, usize::MAX));
     world.run_until_quiet();
     (world, bridge, pipes)
 }
@@ -187,7 +187,7 @@ fn a_rest_leaves_nothing_and_fetches_nothing() {
             assert_eq!(world.held(), 0);
             sink.hold(false);
             let next = world.put(0, &pipes[0], unicast);
-            let joined = world.join(bridge);
+            let joined = world.join(bridge, usize::MAX);
             let at = world.model.borrow().owners.len() - 1;
             let of_joined = world.put(at, &joined, unicast);
             world.run_until_quiet();

@@ -37,7 +37,7 @@ impl Street {
         world.plane.replace(Some(plane));
         world.bridges.borrow_mut().push((bridge, 0));
         world.run_until_quiet();
-        let pipes = (0..2).map(|_| world.join(bridge)).collect();
+        let pipes = (0..2).map(|_| world.join(bridge, usize::MAX)).collect();
         world.run_until_quiet();
         Street {
             world,

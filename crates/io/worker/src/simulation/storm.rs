@@ -21,8 +21,8 @@ const MOST: u64 = 3 * FLOODERS as u64;
 const BROADCAST: u64 = (1 << 48) - 1;
 
 impl World {
-    /// Makes the member that comes next, attached; returns its pipe.
-    pub(super) fn join(self: &Rc<World>, bridge: u16) -> Arc<Pipe> {
+    /// Makes the member that comes next, attached, with room for so many frames that its peer has not read; returns its pipe.
+    pub(super) fn join(self: &Rc<World>, bridge: u16, room: usize) -> Arc<Pipe> {
         let mut plane = self.plane.take().expect("the control thread rests");
         let at = self.model.borrow().owners.len();
         let mut owner = Owner::new(at, 0, 0);
@@ -37,7 +37,7 @@ impl World {
         });
         entered.expect("an answer").expect("room");
         let pipe = Arc::new(Pipe::new(at as u64, Notice::Kick, 1024));
-        let sink = Arc::new(Sink::new(at, Mood::Kernel, usize::MAX, 1));
+        let sink = Arc::new(Sink::new(at, Mood::Kernel, room, 1));
         (owner.pipes, owner.sink) = (vec![pipe.clone()], Some(sink.clone()));
         owner.stage = Stage::Up;
         self.model.borrow_mut().owners.push(owner);
@@ -82,7 +82,9 @@ fn storm() {
     let bridge = plane.add_bridge(BridgeTuning::default(), Limits::new(1024, [1, 7]));
     world.plane.replace(Some(plane));
     world.run_until_quiet();
-    let pipes: Vec<_> = (0..FLOODERS + 2).map(|_| world.join(bridge)).collect();
+    let pipes: Vec<_> = (0..FLOODERS + 2)
+        .map(|_| world.join(bridge, usize::MAX))
+        .collect();
     world.run_until_quiet();
     let (from, to) = (FLOODERS, FLOODERS + 1);
     for round in 0..50 {
