@@ -220,6 +220,7 @@ impl DataPlane {
         self.members[id as usize] = Some(DraftMember {
             bridge,
             conf,
+            owner: None,
             shaping: Shaping::new(&tuning, self.workers.len()),
             guarding: Guarding::new(tuning.firewall.as_ref()),
             learner: None,
@@ -262,6 +263,16 @@ impl DataPlane {
     pub fn set_conf(&mut self, id: u16, conf: MemberConf) -> Result<(), DataPlaneError> {
         let member = self.draft_member(id)?;
         member.conf = states::kept(&member.conf, conf);
+        self.publish_batch();
+        Ok(())
+    }
+
+    /// Gives a member to a user, or to nobody: frames of one user's members that wait share room.
+    ///
+    /// # Errors
+    /// [`DataPlaneError::NoMember`].
+    pub fn set_owner(&mut self, id: u16, owner: Option<u32>) -> Result<(), DataPlaneError> {
+        self.draft_member(id)?.owner = owner;
         self.publish_batch();
         Ok(())
     }

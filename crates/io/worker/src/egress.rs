@@ -107,6 +107,7 @@ impl Context<'_> {
         Rule {
             shaper: member.and_then(|member| member.shape_out.as_deref()),
             member: id,
+            owner: member.and_then(|member| member.owner),
             worker: self.lane.worker,
             now: self.now,
         }
@@ -116,7 +117,7 @@ impl Context<'_> {
     pub(crate) fn rule_in<'m>(&self, id: u16, member: Option<&'m Member>) -> Rule<'m> {
         Rule {
             shaper: member.and_then(|member| member.shape_in.as_deref()),
-            ..self.rule_out(id, None)
+            ..self.rule_out(id, member)
         }
     }
 

@@ -121,6 +121,7 @@ impl Ingress {
         let rule = Rule {
             shaper: member.shape_out.as_deref(),
             member: from,
+            owner: member.owner,
             worker,
             now,
         };

@@ -7,9 +7,10 @@
 //! Each worker has a backlog of its own for a member and a direction: frames of a flow come from one ring, so from one worker.
 //!
 //! # Limits
-//! [`FRAMES`] and [`BYTES`] for each member, and as many blocks as stay free after that in the worker's [`MEMORY`] for the
-//! direction, which is allocated with the first frame. Where there is no room, the oldest frame of the member's longest queue
-//! goes.
+//! [`FRAMES`] and [`BYTES`] for each member. The worker's [`MEMORY`] for the direction, which is allocated with the first frame, is
+//! shared in two steps: all members of one owner have at most as many blocks as stay free, and one of them at most half of what is left
+//! to its owner by that. So an owner with many members takes half of the memory, and others find room. A member without an owner is one
+//! by itself. Where there is no room, the oldest frame of the member's longest queue goes.
 
 use windlass_attach::port::TxCaps;
 use windlass_attach::soft;
@@ -40,8 +41,10 @@ struct Copied {
 #[derive(Default)]
 struct Queue {
     member: u16,
+    owner: Option<u32>,
     frames: usize,
     bytes: usize,
+    blocks: usize,
     backlog: Backlog<Copied>,
 }
 
@@ -59,6 +62,8 @@ pub(crate) enum Outcome {
 pub(crate) struct Rule<'a> {
     pub(crate) shaper: Option<&'a Shaper>,
     pub(crate) member: u16,
+    /// The user whose members share room.
+    pub(crate) owner: Option<u32>,
     pub(crate) worker: u16,
     pub(crate) now: Tick,
 }
@@ -161,15 +166,22 @@ impl Queues {
     }
 
     /// Whether a frame of so many bytes may be added to a member's.
-    fn has_room(&self, at: Option<usize>, bytes: usize) -> bool {
+    fn has_room(&self, rule: &Rule<'_>, at: Option<usize>, bytes: usize) -> bool {
         let queue = at.map(|at| &self.queues[at]);
-        let (waiting, queued) = queue.map_or((0, 0), |queue| (queue.frames, queue.bytes));
-        // A frame takes a block, and one more for each block's worth of bytes. A queue has at most as many as stay free.
-        let blocks = waiting + queued / BLOCK;
+        let (waiting, queued, blocks) =
+            queue.map_or((0, 0, 0), |queue| (queue.frames, queue.bytes, queue.blocks));
+        let of_owner = match rule.owner {
+            None => blocks,
+            owner => {
+                let theirs = self.queues.iter().filter(|queue| queue.owner == owner);
+                theirs.map(|queue| queue.blocks).sum()
+            }
+        };
         let free = self.pool.as_ref().map_or(MEMORY / BLOCK, Pool::free_blocks);
-        let share = free.saturating_sub(blocks) / 4;
-        let is_below = waiting < FRAMES && queued + bytes <= BYTES;
-        is_below && share > 0 && bytes <= share * BLOCK
+        let left = (free.saturating_sub(of_owner) / 2).saturating_sub(blocks);
+        // A large frame takes no more than a quarter of what is left.
+        let most = (left / 4).max(left.min(1)) * BLOCK;
+        waiting < FRAMES && queued + bytes <= BYTES && bytes <= most
     }
 
     /// A frame that the member's stages let pass.
@@ -205,7 +217,7 @@ impl Queues {
         };
         self.make_room(rule, meta.len as usize, tally);
         let at = self.position(rule.member);
-        let pool = match self.has_room(at, meta.len as usize) {
+        let pool = match self.has_room(rule, at, meta.len as usize) {
             true => Some(self.pool.get_or_insert_with(|| Pool::of(MEMORY / BLOCK))),
             false => None,
         };
@@ -264,7 +276,7 @@ impl Queues {
             let place = self.pass(rule, flow, bytes).err().unwrap_or(Place::Ready);
             self.make_room(rule, frame.len(), tally);
             let at = self.position(rule.member);
-            let pool = match self.has_room(at, frame.len()) {
+            let pool = match self.has_room(rule, at, frame.len()) {
                 true => Some(self.pool.get_or_insert_with(|| Pool::of(MEMORY / BLOCK))),
                 false => None,
             };
@@ -319,8 +331,10 @@ impl Queues {
         self.pushed += 1;
         self.frames += 1;
         let queue = &mut self.queues[at];
+        queue.owner = rule.owner;
         queue.frames += 1;
         queue.bytes += bytes as usize;
+        queue.blocks += Pool::blocks(held.meta());
         let item = Copied {
             held,
             is_tagged,
@@ -342,7 +356,7 @@ impl Queues {
         let Some(at) = self.position(rule.member) else {
             return;
         };
-        while !self.has_room(Some(at), bytes)
+        while !self.has_room(rule, Some(at), bytes)
             && let Some(frame) = self.queues[at].backlog.drop_longest()
         {
             self.lose(rule, at, frame, Cause::Full, tally);
@@ -371,6 +385,7 @@ impl Queues {
         let queue = &mut self.queues[at];
         queue.frames -= 1;
         queue.bytes -= frame.bytes as usize;
+        queue.blocks -= Pool::blocks(frame.item.held.meta());
         self.frames -= 1;
         if let Some(pool) = &mut self.pool {
             pool.free(frame.item.held);
@@ -482,6 +497,7 @@ mod tests {
         Rule {
             shaper,
             member,
+            owner: None,
             worker: 0,
             now: NOW,
         }
@@ -544,6 +560,36 @@ mod tests {
         });
         let pool = queues.pool.expect("frames have waited");
         assert!(pool.is_empty() && queues.frames == 0 && queues.queues.is_empty());
+    }
+
+    /// However many members of one owner have full queues, another owner's member has room for a flow, and so has one
+    /// without an owner.
+    #[test]
+    fn an_owner_has_its_share() {
+        let domain = Domain::new(1);
+        let mut worker = domain.register();
+        let section = worker.section();
+        let mut queues = Queues::new([1, 2]);
+        let put = |queues: &mut Queues, owner: Option<u32>, member: u16, frames: usize| {
+            let slow = slow();
+            let rule = Rule {
+                owner,
+                ..rule(member, Some(&slow))
+            };
+            let lost = (0..frames).map(|_| admit(queues, &section, &rule, 1514).1);
+            lost.sum::<u64>()
+        };
+        for member in 0..200 {
+            assert!(put(&mut queues, Some(1000), member, 20) > 0);
+        }
+        let theirs = queues
+            .queues
+            .iter()
+            .map(|queue| queue.blocks)
+            .sum::<usize>();
+        assert!(theirs <= MEMORY / BLOCK / 2, "{theirs}");
+        assert_eq!(put(&mut queues, Some(1001), 200, 10), 0, "another owner's");
+        assert_eq!(put(&mut queues, None, 201, 10), 0, "nobody's");
     }
 
     /// A full queue takes what comes, and its oldest frame goes.

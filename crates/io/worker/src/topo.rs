@@ -32,6 +32,8 @@ pub struct Member {
     pub shape_out: Option<Arc<Shaper>>,
     /// Those for what it gets.
     pub shape_in: Option<Arc<Shaper>>,
+    /// The user whose members share room for frames that wait; `None`: it is one by itself.
+    pub owner: Option<u32>,
     /// Its place among members whose frames wait.
     pub priority: Priority,
     /// The least time between two notifications of the member, in nanoseconds; 0 is no limit.

@@ -53,6 +53,8 @@ pub struct FirewallTuning {
 pub(super) struct DraftMember {
     pub(super) bridge: u16,
     pub(super) conf: MemberConf,
+    /// The user that it belongs to.
+    pub(super) owner: Option<u32>,
     pub(super) tuning: MemberTuning,
     /// Its rates and flows: what they have counted survives other changes.
     pub(super) shaping: Shaping,

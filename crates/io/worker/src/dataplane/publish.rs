@@ -92,6 +92,7 @@ impl DataPlane {
                     egress,
                     shape_out,
                     shape_in,
+                    owner: m.owner,
                     priority: m.tuning.priority,
                     kick_gap_ns: m.tuning.kick_gap_ns,
                     spin: m.tuning.spin,

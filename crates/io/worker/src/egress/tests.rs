@@ -103,6 +103,7 @@ fn limited(
         shape_in: shaper.map(Arc::new),
         ingress: Box::default(),
         egress: egress.into(),
+        owner: None,
         priority: Default::default(),
         kick_gap_ns: 0,
         spin: Spin::default(),
@@ -273,6 +274,7 @@ fn queues_end_with_their_limit() {
     let rule = Rule {
         shaper: None,
         member: 0,
+        owner: None,
         worker: 0,
         now,
     };

@@ -372,6 +372,8 @@ impl Ports {
             .plane
             .add_member(bridge, conf, tuning)
             .map_err(failed)?;
+        let owner = place.owner.map(|(uid, _)| uid);
+        self.plane.set_owner(id, owner).map_err(failed)?;
         let state = MemberState {
             id,
             bridge: vnic.bridge.clone(),

@@ -1,7 +1,7 @@
 //! VNICs whose zone gets another owner.
 //!
 //! # Model
-//! What an owner's VNICs have is counted by objects of that owner ([`crate::shares`]). They are moved in place: rings, learned
+//! What an owner's VNICs have is counted by objects of that owner ([`crate::shares`]), and frames that wait by its number. They are moved in place: rings, learned
 //! addresses and peers stay.
 
 use std::collections::BTreeMap;
@@ -82,6 +82,7 @@ impl Ports {
                 }
             }
             member.tally = Some(tally.clone());
+            self.plane.set_owner(member.id, Some(uid)).map_err(failed)?;
         }
         for (bridge, members) in self.by_bridge(vnics) {
             let tally = tally.clone();
