@@ -117,7 +117,7 @@ const DROPS: &[(&str, &str)] = &[
     ("tests/tests/lease.rs", "lease-refused"),
     (
         "tests/tests/firewall.rs",
-        "firewall firewall-in flow-limit flow-limit-in",
+        "firewall firewall-in flow-limit flow-limit-in tcp-window tcp-window-in",
     ),
     (
         "crates/engines/bridge/tests/forward.rs",

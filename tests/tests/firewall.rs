@@ -12,6 +12,8 @@ const A: &str = "10.9.0.1";
 const B: &str = "10.9.0.2";
 const SOON: Duration = Duration::from_millis(300);
 const LONG: Duration = Duration::from_secs(10);
+/// Rules that ask about connections, and let all begin.
+const STATES: &str = "accept state new,established,related; drop";
 
 /// Guests a and b, which know each other's link-layer address.
 fn guests(lab: &Lab) -> Daemon {
@@ -449,4 +451,127 @@ fn rules_write_lines() {
         daemon.drops("b0", "firewall-in") >= 100
     });
     assert!(lines().len() < 200, "{} lines", lines().len());
+}
+
+/// Sends and receives so many bytes over each of two ends at once.
+fn exchange(ends: [&TcpStream; 2], bytes: usize) {
+    std::thread::scope(|scope| {
+        for end in ends {
+            let (mut reads, mut writes) = (end, end);
+            scope.spawn(move || {
+                let chunk = vec![7; 1 << 20];
+                (0..bytes >> 20).for_each(|_| writes.write_all(&chunk).expect("sent"));
+            });
+            scope.spawn(move || {
+                let mut chunk = vec![0; 1 << 20];
+                (0..bytes >> 20).for_each(|_| reads.read_exact(&mut chunk).expect("received"));
+            });
+        }
+    });
+}
+
+/// Drops of a0 and of b0 for numbers that do not fit: of what leaves it and of what comes.
+fn outside(daemon: &Daemon) -> [u64; 4] {
+    let of = |vnic| ["tcp-window", "tcp-window-in"].map(|reason| daemon.drops(vnic, reason));
+    let ([a, b], [c, d]) = (of("a0"), of("b0"));
+    [a, b, c, d]
+}
+
+/// A connection of a's with b.
+fn stream(lab: &Lab, listener: &TcpListener) -> [TcpStream; 2] {
+    let stream = connect(lab, "a", at(B, 8000), LONG).expect("let in");
+    let (other, _) = listener.accept().expect("a connection");
+    for end in [&stream, &other] {
+        end.set_read_timeout(Some(LONG)).expect("a time");
+    }
+    [stream, other]
+}
+
+/// Sets the rules of a0 and b0.
+fn set_both(daemon: &Daemon, a: &str, b: &str) {
+    set(daemon, "a0", "firewall", a);
+    set(daemon, "b0", "firewall", b);
+}
+
+/// Streams of two kernels both ways, with large segments and BBR where there is that, whose begin the firewalls saw or did not: no segment is taken for a stranger's,
+/// and a reset of either side arrives.
+#[test]
+fn streams_fit_their_windows() {
+    let Some(lab) = Lab::start("streams_fit_their_windows") else {
+        return;
+    };
+    let daemon = guests(&lab);
+    for guest in ["a", "b"] {
+        let file = "/proc/sys/net/ipv4/tcp_congestion_control";
+        let set = lab.within(guest, || std::fs::write(file, "bbr"));
+        set.unwrap_or_else(|error| eprintln!("without BBR: {error}"));
+    }
+    let listener = listen(&lab, "b", B, 8000);
+    for (before, resets) in [(STATES, 0), ("none", 1)] {
+        set_both(&daemon, before, before);
+        let ends = stream(&lab, &listener);
+        std::thread::scope(|scope| {
+            scope.spawn(|| exchange([&ends[0], &ends[1]], 64 << 20));
+            set_both(&daemon, STATES, STATES);
+        });
+        exchange([&ends[0], &ends[1]], 1 << 20);
+        assert_eq!(outside(&daemon), [0; 4]);
+        // A socket that is closed before it has read everything resets.
+        let [first, second] = ends;
+        let (closes, mut hears) = match resets {
+            0 => (first, second),
+            _ => (second, first),
+        };
+        hears.write_all(b"unread").expect("sent");
+        until("it is there", || {
+            closes.peek(&mut [0; 6]).is_ok_and(|n| n == 6)
+        });
+        drop(closes);
+        let error = uninterrupted(|| hears.read(&mut [0])).expect_err("reset");
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    }
+}
+
+/// Resets that are forged without the numbers are dropped by the firewall of either side, counted, and end nothing.
+#[test]
+fn forged_resets_end_nothing() {
+    let Some(lab) = Lab::start("forged_resets_end_nothing") else {
+        return;
+    };
+    let daemon = guests(&lab);
+    set_both(&daemon, STATES, STATES);
+    let listener = listen(&lab, "b", B, 8000);
+    let ends = stream(&lab, &listener);
+    let wire = Wire::open(&lab, "a", "eth0");
+    let forge = || {
+        let link = Link {
+            dst: MacAddr([2, 0, 0, 0, 0, 2]),
+            src: MacAddr([2, 0, 0, 0, 0, 1]),
+            tag: None,
+        };
+        let [from, to] = [A, B].map(|address| address.parse().expect("an address"));
+        let src = ends[0].local_addr().expect("its own").port();
+        for n in 0..100u32 {
+            let reset = build::Tcp {
+                src,
+                dst: 8000,
+                seq: n.wrapping_mul(0x9e37_79b9),
+                flags: 4,
+                ..Default::default()
+            };
+            let mut frame = [0; 60];
+            build::tcp_frame(&mut frame, &link, &Ends::V4(from, to), &reset, &[]).expect("room");
+            wire.send(&frame);
+        }
+    };
+    exchange([&ends[0], &ends[1]], 1 << 20);
+    forge();
+    until("its own firewall drops them", || outside(&daemon)[0] >= 90);
+    exchange([&ends[0], &ends[1]], 1 << 20);
+    set_both(&daemon, "none", STATES);
+    forge();
+    until("its peer's firewall drops them", || {
+        outside(&daemon)[3] >= 90
+    });
+    exchange([&ends[0], &ends[1]], 1 << 20);
 }

@@ -58,6 +58,7 @@ drops! {
     DhcpGuard, "dhcp-guard", Ingress, "A message of a DHCP server, and dhcp-guard is on; or what cannot be read.";
     Firewall, "firewall", Ingress, "A rule of the VNIC's firewall does not let it out; or what cannot be read.";
     FlowLimit, "flow-limit", Ingress, "The first packet of a connection for which the VNIC's firewall has no room.";
+    TcpWindow, "tcp-window", Ingress, "A TCP segment from the VNIC whose sequence numbers do not fit its connection, and some rule of the firewall names a state.";
     SourceLimit, "source-limit", Ingress, "A new source address beyond the member's limit of addresses.";
     Locked, "locked", Ingress, "The source address has no static entry at the member, and locked is on.";
     StickySource, "sticky-source", Ingress, "The source address belongs to another member and may not move.";
@@ -88,6 +89,7 @@ drops! {
     QueueSlow, "queue-slow", Egress, "Above the maxbw of the member or a flow, and for 100 ms frames had waited longer than 5 ms (CoDel).";
     FirewallIn, "firewall-in", Egress, "A rule of the VNIC's firewall does not let it in; or what cannot be read.";
     FlowLimitIn, "flow-limit-in", Egress, "The first packet of a connection towards the VNIC for which its firewall has no room.";
+    TcpWindowIn, "tcp-window-in", Egress, "The same for a segment towards the VNIC.";
     LeaseRefused, "lease-refused", Egress, "An answer of DHCP that would give the VNIC an address that another one's allowed-ips names, or more than 64.";
     SegmentLimit, "segment-limit", Egress, "Software segmentation would make more frames than one visit may send.";
 }

@@ -70,7 +70,7 @@ pub(crate) const FIREWALL_CONNECTIONS: PropertySpec = row(
     "4096",
     (16, 1_048_576),
     false,
-    "Room for connections that the firewall keeps, rounded up to a power of two; 68 bytes each.",
+    "Room for connections that the firewall keeps, rounded up to a power of two; 98 bytes each.",
 );
 
 /// What a VNIC's packets have to pass. Settings are read often: rules are texts here.

@@ -14,6 +14,8 @@
 //! narrow what the operator lets through and not widen it. In a list, the first rule that matches decides ([`Classifier`]); what
 //! no rule matches passes. Members share what was compiled; a [`Policy`] is one member's, with what the rules have counted there. ARP, neighbour discovery and all that is not IP are no rule's ([`Seen::Free`]).
 //!
+//! A segment of TCP whose numbers do not fit its connection is dropped before rules are asked, if some rule asks about connections ([`Decision::Outside`]).
+//!
 //! A packet's [state](windlass_rules::State) is what the [`Tracker`] makes of it. It keeps each connection that rules have accepted, with the
 //! decision, so that a packet of an established connection is found with two cache lines and no rule is asked. A decision holds for the
 //! generation of the rules, the direction and the state: rules that have changed hold for all connections at once.
@@ -39,7 +41,7 @@
 //! connections.
 //!
 //! # Not done
-//! Sequence numbers of TCP; connections of SCTP; helpers that read what FTP or SIP say; headers behind AH; quoted packets with IPv6 extension headers.
+//! Connections of SCTP; helpers that read what FTP or SIP say; headers behind AH; quoted packets with IPv6 extension headers.
 #![forbid(unsafe_code)]
 #![deny(
     clippy::indexing_slicing,
@@ -58,10 +60,11 @@ mod search;
 mod stages;
 mod tell;
 mod track;
+mod window;
 
 pub use classify::{BYTES_MAX, Classifier, CompileError, WORDS_MAX};
 pub use count::Ledger;
-pub use packet::{Packet, Part, Seen, read};
+pub use packet::{Packet, Part, Seen, Segment, read};
 pub use policy::{Compiled, Counted, List, Policy};
 pub use reject::{ANSWER_MAX, Answer};
 pub use stages::{ANSWERS, Decision, Firewall, Owner};

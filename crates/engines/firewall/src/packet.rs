@@ -61,10 +61,27 @@ pub struct Packet {
     pub icmp: Option<(u8, u8, u16)>,
     /// Flags of TCP.
     pub flags: u8,
+    /// What else a whole header of TCP says.
+    pub segment: Segment,
     /// Which part of a packet it is, if it is one.
     pub part: Option<Part>,
     /// Where what follows an ICMP header begins in the frame.
     pub quoted: u16,
+}
+
+/// What a TCP segment says of its place in the connection. All zero where it is not TCP.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Segment {
+    /// The number of its first byte.
+    pub seq: u32,
+    /// What it acknowledges, if it does.
+    pub ack: u32,
+    /// The window that it offers, without scale.
+    pub window: u16,
+    /// Bytes that it carries, of all segments of a super-segment. Of a part of a packet: those of the part.
+    pub payload: u32,
+    /// Of a SYN: the scale of its sender's windows, if it offers one.
+    pub scale: Option<u8>,
 }
 
 /// A part of a packet.
@@ -78,6 +95,36 @@ pub struct Part {
     pub headers: u16,
 }
 
+impl Segment {
+    /// Of a header without its options.
+    #[inline(always)]
+    fn of(header: &[u8; 20], payload: u32) -> Segment {
+        let [_, _, _, _, s0, s1, s2, s3, a0, a1, a2, a3, _, _, w0, w1, ..] = *header;
+        Segment {
+            seq: u32::from_be_bytes([s0, s1, s2, s3]),
+            ack: u32::from_be_bytes([a0, a1, a2, a3]),
+            window: u16::from_be_bytes([w0, w1]),
+            payload,
+            scale: None,
+        }
+    }
+}
+
+/// The scale of windows among the options of a TCP header of this size.
+#[cold]
+fn scale(bytes: &[u8], at: usize, size: usize) -> Option<u8> {
+    let mut options = bytes.get(at..at.checked_add(size)?)?.get(20..)?;
+    loop {
+        options = match *options {
+            [] | [0, ..] => return None,
+            [1, ref rest @ ..] => rest,
+            [3, 3, scale, ..] => return Some(scale),
+            [_, size, ..] if size >= 2 => options.get(usize::from(size)..)?,
+            _ => return None,
+        };
+    }
+}
+
 impl Packet {
     /// A whole packet without ports.
     pub fn new(family: Family, protocol: u8, from: u128, to: u128) -> Packet {
@@ -89,6 +136,7 @@ impl Packet {
             ports: (0, 0),
             icmp: None,
             flags: 0,
+            segment: Segment::default(),
             part: None,
             quoted: 0,
         }
@@ -110,7 +158,17 @@ pub(crate) fn plain(bytes: &[u8], len: u32) -> Option<Packet> {
     let head = parse::plain(bytes, len)?;
     let [.., a, b, c, d, e, f, g, h, s0, s1, t0, t1] = *head.first_chunk::<38>()?;
     let protocol = head[23];
-    let flags = if protocol == proto::TCP { head[47] } else { 0 };
+    let (mut flags, mut segment) = (0, Segment::default());
+    if protocol == proto::TCP {
+        let total = u16::from_be_bytes([head[16], head[17]]);
+        let size = (head[46] >> 4) << 2;
+        let payload = u32::from(total).wrapping_sub(u32::from(size).wrapping_add(20));
+        let header: &[u8; 20] = head.last_chunk()?;
+        (flags, segment) = (head[47], Segment::of(header, payload));
+        if flags & flag::SYN != 0 {
+            segment.scale = scale(bytes, 34, size.into());
+        }
+    }
     let (from, to) = (
         u32::from_be_bytes([a, b, c, d]),
         u32::from_be_bytes([e, f, g, h]),
@@ -118,6 +176,7 @@ pub(crate) fn plain(bytes: &[u8], len: u32) -> Option<Packet> {
     Some(Packet {
         ports: (u16::from_be_bytes([s0, s1]), u16::from_be_bytes([t0, t1])),
         flags,
+        segment,
         ..Packet::new(Family::V4, protocol, from.into(), to.into())
     })
 }
@@ -177,7 +236,12 @@ fn packet(bytes: &[u8], layers: &Layers) -> Option<Packet> {
             let [a, b, c, d] = chunk(bytes, l4)?;
             packet.ports = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
             if layers.proto == proto::TCP {
-                [packet.flags] = chunk(bytes, l4.checked_add(13)?)?;
+                let payload = layers.end.saturating_sub(layers.headers() as u32);
+                let header: [u8; 20] = chunk(bytes, l4)?;
+                (packet.flags, packet.segment) = (header[13], Segment::of(&header, payload));
+                if packet.flags & flag::SYN != 0 {
+                    packet.segment.scale = scale(bytes, l4, layers.l4.into());
+                }
             }
         }
         _ if is_icmp => {
@@ -267,11 +331,15 @@ pub(crate) fn quoted(bytes: &[u8], error: &Packet) -> Option<Packet> {
         }
         _ => return None,
     };
-    Some(Packet {
+    let mut packet = Packet {
         ports,
         icmp,
         ..Packet::new(family, protocol, from, to)
-    })
+    };
+    if protocol == proto::TCP {
+        packet.segment.seq = u32::from_be_bytes(chunk(bytes, l4.checked_add(4)?)?);
+    }
+    Some(packet)
 }
 
 /// Bytes of a frame with an ICMP error that have to be private for [`quoted`]: all of the headers that it may quote.

@@ -28,6 +28,8 @@ pub enum Decision {
     Reject,
     /// It begins a connection for which there is no room.
     Full,
+    /// Its sequence numbers are not of the connection whose ports it has, and some rule asks about connections.
+    Outside,
     /// So many bytes have to be private first.
     Need(usize),
 }
@@ -105,7 +107,7 @@ impl Firewall {
         let (policy, direction) = (&*self.policy, self.direction);
         let moment = moment(now.0);
         let found = tracker.look(direction, &packet, moment, policy.generation);
-        if let (Some(slot), Some(decided)) = (found.slot, found.decided) {
+        if let (Some(slot), Some(decided), false) = (found.slot, found.decided, found.is_outside) {
             if decided.number() != 0 {
                 policy.counts.add_by_number(decided.number(), len);
             }
@@ -129,6 +131,9 @@ impl Firewall {
         found: Found,
     ) -> (Decision, Marks) {
         let (policy, direction, packet) = (&*self.policy, self.direction, &packet);
+        if found.is_outside && policy.has_states() {
+            return (Decision::Outside, Marks::default());
+        }
         let Found { slot, state, .. } = found;
         let (now, said) = (moment(tick.0), policy.ask(direction, packet, state));
         let Said { action, marks, .. } = said;
@@ -140,7 +145,7 @@ impl Firewall {
         let decided = policy.decided(state, action, marks);
         if let Some(slot) = slot {
             tracker.decide(slot, direction, decided);
-            if accepts {
+            if accepts && !found.is_outside {
                 tracker.go_on(slot, direction, packet, now);
             }
         } else if accepts && state == State::New {
@@ -293,6 +298,7 @@ impl IngressStage for Firewall {
                     // The bridge counts it.
                     Decision::Drop if len < 14 => break,
                     Decision::Full => Drop::FlowLimit,
+                    Decision::Outside => Drop::TcpWindow,
                     Decision::Drop | Decision::Need(_) => Drop::Firewall,
                 };
                 frames.decide(i, Verdict::drop(reason));
@@ -320,6 +326,7 @@ impl EgressStage for Firewall {
                     frames.drop_frame(k, Drop::FirewallIn);
                 }
                 Decision::Full => frames.drop_frame(k, Drop::FlowLimitIn),
+                Decision::Outside => frames.drop_frame(k, Drop::TcpWindowIn),
                 // Nobody could deepen it here.
                 Decision::Drop | Decision::Need(_) => frames.drop_frame(k, Drop::FirewallIn),
             }

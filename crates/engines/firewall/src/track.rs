@@ -2,7 +2,7 @@
 //!
 //! # Model
 //! A table of fixed size in buckets of [`WAYS`], keyed by a hash that senders do not know. Each entry is one cache line; a bucket's
-//! tags are half of another, so that a connection is found with two.
+//! tags are half of another, so that a connection is found with two. Both [`Side`]s of a TCP connection are half of a third.
 //!
 //! | phase | what is known | it lives, after its last packet |
 //! | --- | --- | --- |
@@ -12,9 +12,14 @@
 //! | `Closed` | TCP: both have ended | 60 s; a SYN begins anew |
 //! | `Part` | the first part of a packet was accepted, by the rules of one generation | 30 s |
 //!
-//! A RST leaves the phase and shortens the life to 10 s, so that a forged one costs nothing: what the connection sends next restores it.
-//! Sequence numbers are not looked at. TCP that nobody saw begin is new: connections survive a daemon that begins anew where the
+//! Segments of TCP change an entry if their numbers fit ([`crate::window`]). A RST leaves the phase and shortens the life to 10 s: what the
+//! connection sends next restores it. TCP that nobody saw begin is new: connections survive a daemon that begins anew where the
 //! rules let them begin.
+//!
+//! # A SYN where there is an entry
+//! It may be repeated, forged, or the first of another connection between the same ports: its receiver knows. So the entry keeps what an answer
+//! would acknowledge. A SYN-ACK that does begins the connection anew, whatever the phase; a reset that does passes. Any other answer,
+//! such as a challenge (RFC 5961, section 4), belongs to the connection that is there.
 //!
 //! # Which entries give way
 //! To a new one, in a full bucket: one that has expired; else, of those that are not `Open`, the one that expires first. Never one that is
@@ -29,6 +34,7 @@ use windlass_wire::ether::proto;
 
 use crate::packet::{Packet, flag};
 use crate::tell::Bucket;
+use crate::window::Side;
 
 /// Entries of a bucket.
 pub const WAYS: usize = 16;
@@ -66,8 +72,9 @@ enum Phase {
     Part,
 }
 
-/// What names a connection at its member.
+/// What names a connection at its member. Packed: an entry has no byte to spare.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(C, packed(2))]
 struct Key {
     /// The guest's address.
     local: [u64; 2],
@@ -88,17 +95,19 @@ const BEGUN_OUT: u8 = 1;
 const FIN_IN: u8 = 2;
 const FIN_OUT: u8 = 4;
 const WAS_RESET: u8 = 8;
+/// A SYN passed that did not begin the entry, by direction.
+const ASKED: [u8; 2] = [16, 32];
 
 #[derive(Debug, Clone, Copy, Default)]
-#[repr(align(64))]
+#[repr(C, align(64))]
 struct Entry {
     key: Key,
     phase: Phase,
     flags: u8,
-    /// Of a packet in parts: where its headers end.
-    headers: u16,
     /// The end of its life.
     until: Moment,
+    /// Of TCP that was asked again: what an answer acknowledges. Of a packet in parts: where its headers end.
+    detail: u32,
     /// By direction. Of a packet in parts: both.
     decided: [Decided; 2],
 }
@@ -143,6 +152,8 @@ pub(crate) struct Found {
     pub(crate) state: State,
     /// The entry of its connection.
     pub(crate) slot: Option<u32>,
+    /// TCP whose numbers do not fit the connection.
+    pub(crate) is_outside: bool,
     /// The decision that holds for it, if there is one.
     pub(crate) decided: Option<Decided>,
 }
@@ -154,6 +165,7 @@ impl Found {
         Found {
             state,
             slot: None,
+            is_outside: false,
             decided: None,
         }
     }
@@ -214,6 +226,24 @@ pub struct Tracker {
     seeds: [u64; 2],
     tags: Vec<[Tags; WAYS / LANES]>,
     entries: Vec<Entry>,
+    /// By entry, of TCP: both sides, by direction.
+    sides: Vec<[Side; 2]>,
+}
+
+/// The place of a direction in what is kept for both.
+#[inline(always)]
+const fn index(direction: Direction) -> usize {
+    matches!(direction, Direction::Out) as usize
+}
+
+/// The side that sends in a direction, and the other one.
+#[inline(always)]
+const fn sides(pair: &mut [Side; 2], direction: Direction) -> (&mut Side, &mut Side) {
+    let [inwards, out] = pair;
+    match direction {
+        Direction::In => (inwards, out),
+        Direction::Out => (out, inwards),
+    }
 }
 
 #[inline(always)]
@@ -308,18 +338,21 @@ impl Tracker {
     pub fn new(most: usize, seeds: [u64; 2]) -> Tracker {
         let buckets = most.div_ceil(WAYS).max(1).checked_next_power_of_two();
         let buckets = buckets.unwrap_or(1);
+        let entries = buckets.saturating_mul(WAYS);
         Tracker {
             answers: Bucket::default(),
             events: Bucket::default(),
             seeds,
             tags: vec![[Tags(0); WAYS / LANES]; buckets],
-            entries: vec![Entry::default(); buckets.saturating_mul(WAYS)],
+            entries: vec![Entry::default(); entries],
+            sides: vec![[Side::default(); 2]; entries],
         }
     }
 
     /// Bytes that it takes.
     pub fn bytes(&self) -> usize {
-        size_of_val(&*self.tags).saturating_add(size_of_val(&*self.entries))
+        let connections = size_of_val(&*self.entries).saturating_add(size_of_val(&*self.sides));
+        size_of_val(&*self.tags).saturating_add(connections)
     }
 
     /// The bucket and the tag of a key.
@@ -392,18 +425,30 @@ impl Tracker {
         } else {
             State::Established
         };
-        let index = usize::from(direction == Direction::Out);
-        let decided = entry.decided.get(index).copied().unwrap_or_default();
-        let decided = decided.is_about(generation, state).then_some(decided);
-        let slot = Some(slot as u32);
+        let decided = entry.decided.get(index(direction)).copied();
+        let decided = decided.filter(|decided| decided.is_about(generation, state));
         Found {
             state,
-            slot,
+            slot: Some(slot as u32),
+            is_outside: is_tcp && !is_begin && !self.fits(slot, entry, direction, packet),
             decided,
         }
     }
 
-    /// Notes an accepted packet of a connection that is known.
+    /// Whether the numbers of a segment are of its connection.
+    #[inline(always)]
+    fn fits(&self, slot: usize, entry: &Entry, direction: Direction, packet: &Packet) -> bool {
+        let Some([inwards, out]) = self.sides.get(slot) else {
+            return true;
+        };
+        let (own, other) = match direction {
+            Direction::In => (inwards, out),
+            Direction::Out => (out, inwards),
+        };
+        own.fits(other, &packet.segment, packet.flags) || entry.is_answered(direction, packet)
+    }
+
+    /// Notes an accepted packet of a connection that is known, and which fits.
     #[inline(always)]
     pub(crate) fn go_on(&mut self, slot: u32, direction: Direction, packet: &Packet, now: Moment) {
         let Some(entry) = self.entries.get_mut(slot as usize) else {
@@ -415,7 +460,9 @@ impl Tracker {
             return;
         }
         if is_tcp {
-            entry.step_tcp(direction, packet.flags, now);
+            if let Some(pair) = self.sides.get_mut(slot as usize) {
+                entry.step_tcp(pair, direction, packet, now);
+            }
         } else {
             if !entry.is_origin(direction) {
                 entry.phase = Phase::Open;
@@ -431,9 +478,8 @@ impl Tracker {
 
     /// Notes what was decided about packets of a connection in this direction.
     pub(crate) fn decide(&mut self, slot: u32, direction: Direction, decided: Decided) {
-        let index = usize::from(direction == Direction::Out);
         if let Some(entry) = self.entries.get_mut(slot as usize)
-            && let Some(word) = entry.decided.get_mut(index)
+            && let Some(word) = entry.decided.get_mut(index(direction))
         {
             *word = decided;
         }
@@ -451,15 +497,19 @@ impl Tracker {
         };
         let entry = Entry {
             key,
-            flags: if direction == Direction::Out {
-                BEGUN_OUT
-            } else {
-                0
-            },
+            flags: begun(direction),
             until: now.wrapping_add(OPENING),
             ..Entry::default()
         };
-        self.insert(entry, now).map(Some)
+        let slot = self.insert(entry, now)?;
+        if packet.protocol == proto::TCP
+            && let Some(pair) = self.sides.get_mut(slot as usize)
+        {
+            *pair = Default::default();
+            let (own, other) = sides(pair, direction);
+            own.note(other, &packet.segment, packet.flags, packet.part.is_some());
+        }
+        Ok(Some(slot))
     }
 
     /// Later parts of a packet go as its first one did, as long as the rules are of this generation, and are counted by the same.
@@ -480,16 +530,16 @@ impl Tracker {
             let headers = if accepts { part.headers } else { u16::MAX };
             if let Some(entry) = self.entries.get_mut(slot) {
                 let before = match entry.decided_part(generation) {
-                    Some(_) => entry.headers,
+                    Some(_) => entry.detail,
                     None => 0,
                 };
-                (entry.headers, entry.decided) = (headers.max(before), decided);
+                (entry.detail, entry.decided) = (u32::from(headers).max(before), decided);
             }
         } else if accepts {
             let entry = Entry {
                 key,
                 phase: Phase::Part,
-                headers: part.headers,
+                detail: part.headers.into(),
                 until: now.wrapping_add(OPENING),
                 decided,
                 ..Entry::default()
@@ -511,7 +561,7 @@ impl Tracker {
         let key = Key::of_part(direction, packet, part.number);
         let entry = self.entries.get(self.find(&key, now)?)?;
         let decided = entry.decided_part(generation)?;
-        (part.offset >= entry.headers).then_some(decided.number())
+        (u32::from(part.offset) >= entry.detail).then_some(decided.number())
     }
 
     /// Whether the packet that an error quotes belongs to a connection; the error goes in `direction`.
@@ -520,7 +570,18 @@ impl Tracker {
             Direction::In => Direction::Out,
             Direction::Out => Direction::In,
         };
-        Key::of(other, quoted).is_some_and(|key| self.find(&key, now).is_some())
+        let key = Key::of(other, quoted);
+        let Some(slot) = key.and_then(|key| self.find(&key, now)) else {
+            return false;
+        };
+        let Some([inwards, out]) = self.sides.get(slot) else {
+            return false;
+        };
+        let (own, peer) = match other {
+            Direction::In => (inwards, out),
+            Direction::Out => (out, inwards),
+        };
+        quoted.protocol != proto::TCP || own.may_have_sent(peer, quoted.segment.seq)
     }
 
     fn insert(&mut self, entry: Entry, now: Moment) -> Result<u32, Full> {
@@ -585,37 +646,47 @@ impl Entry {
         (direction == Direction::Out) == (self.flags & BEGUN_OUT != 0)
     }
 
+    /// Whether this answers a SYN that the other side sent when there was this entry.
+    #[cold]
+    fn is_answered(&self, direction: Direction, packet: &Packet) -> bool {
+        let [asked_in, asked_out] = ASKED;
+        let asked = match direction {
+            Direction::In => asked_out,
+            Direction::Out => asked_in,
+        };
+        let answers = packet.flags & (flag::SYN | flag::RST) != 0 && packet.flags & flag::ACK != 0;
+        self.flags & asked != 0 && answers && packet.segment.ack == self.detail
+    }
+
+    /// A segment that fits.
     #[inline(always)]
-    fn step_tcp(&mut self, direction: Direction, flags: u8, now: Moment) {
-        let is_origin = self.is_origin(direction);
-        let syn = flags & (flag::SYN | flag::ACK);
-        if flags & flag::RST != 0 {
-            self.flags |= WAS_RESET;
-            let left = self.until.wrapping_sub(now);
-            self.until = now.wrapping_add(left.min(RESET));
+    fn step_tcp(
+        &mut self,
+        pair: &mut [Side; 2],
+        direction: Direction,
+        packet: &Packet,
+        now: Moment,
+    ) {
+        let (flags, segment) = (packet.flags, &packet.segment);
+        if flags & (flag::SYN | flag::RST) != 0 && !self.step_rare(pair, direction, packet, now) {
             return;
         }
-        if syn == flag::SYN && (self.phase == Phase::Closed || self.flags & WAS_RESET != 0) {
-            let begun = if direction == Direction::Out {
-                BEGUN_OUT
-            } else {
-                0
-            };
-            (self.phase, self.flags, self.decided) = (Phase::Opening, begun, [Decided::NONE; 2]);
-        } else if syn != flag::SYN {
+        let is_origin = self.is_origin(direction);
+        let (own, other) = sides(pair, direction);
+        own.note(other, segment, flags, packet.part.is_some());
+        if flags & (flag::SYN | flag::ACK) != flag::SYN {
             self.flags &= !WAS_RESET;
             self.phase = match self.phase {
-                Phase::Opening if !is_origin && syn == flag::SYN | flag::ACK => Phase::Answered,
+                Phase::Opening if !is_origin && flags & flag::SYN != 0 => Phase::Answered,
                 Phase::Opening if !is_origin => Phase::Open,
                 Phase::Answered if is_origin => Phase::Open,
                 phase => phase,
             };
         }
         if flags & flag::FIN != 0 {
-            self.flags |= if direction == Direction::Out {
-                FIN_OUT
-            } else {
-                FIN_IN
+            self.flags |= match direction {
+                Direction::Out => FIN_OUT,
+                Direction::In => FIN_IN,
             };
             if self.flags & (FIN_IN | FIN_OUT) == FIN_IN | FIN_OUT {
                 self.phase = Phase::Closed;
@@ -626,8 +697,58 @@ impl Entry {
             Phase::Closed => CLOSED,
             _ => OPENING,
         };
-        if self.flags & WAS_RESET == 0 {
-            self.until = now.wrapping_add(life);
+        self.until = now.wrapping_add(life);
+    }
+
+    /// A reset or a SYN that fits; whether it is a segment of the connection as others are.
+    #[inline(never)]
+    fn step_rare(
+        &mut self,
+        pair: &mut [Side; 2],
+        direction: Direction,
+        packet: &Packet,
+        now: Moment,
+    ) -> bool {
+        let (flags, segment) = (packet.flags, &packet.segment);
+        let is_answered = self.is_answered(direction, packet);
+        let (own, other) = sides(pair, direction);
+        let left = self.until.wrapping_sub(now);
+        if flags & flag::RST != 0 {
+            // One that answers a later SYN says nothing of what was before.
+            if own.fits(other, segment, flags) && own.resets(other, segment) {
+                self.flags |= WAS_RESET;
+                self.until = now.wrapping_add(left.min(RESET));
+            }
+            return false;
         }
+        if flags & flag::ACK != 0 {
+            if is_answered {
+                *own = Side::default();
+                *other = Side::picked(segment.ack);
+                let origin = match direction {
+                    Direction::In => Direction::Out,
+                    Direction::Out => Direction::In,
+                };
+                (self.phase, self.flags) = (Phase::Opening, begun(origin));
+            }
+            return true;
+        }
+        if own.is_unheard() || own.has_begun_with(other, segment, flags) {
+            return true;
+        }
+        let asked = ASKED.get(index(direction)).copied().unwrap_or(0);
+        let [asked_in, asked_out] = ASKED;
+        self.flags = self.flags & !(asked_in | asked_out) | asked;
+        self.detail = segment.seq.wrapping_add(1);
+        self.until = now.wrapping_add(left.max(OPENING));
+        false
+    }
+}
+
+/// The flag of an entry whose first packet went this way.
+const fn begun(direction: Direction) -> u8 {
+    match direction {
+        Direction::Out => BEGUN_OUT,
+        Direction::In => 0,
     }
 }

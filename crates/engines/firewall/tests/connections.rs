@@ -4,107 +4,22 @@
 mod packets;
 
 mod heard;
+mod member;
 
-use std::net::{Ipv4Addr, Ipv6Addr};
-use std::sync::{Arc, Mutex};
+use std::net::Ipv4Addr;
 
-use heard::{Heard, owner};
+use member::*;
 use packets::*;
 use proptest::prelude::*;
-use windlass_firewall::{Compiled, Decision, Firewall, Ledger, List, Policy, Tracker};
+use windlass_firewall::Decision;
 use windlass_frame::Tick;
-
-const GUEST: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
-const GUEST6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
-const PEER6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
-const SECOND: u64 = 1_000_000_000;
-const SYN: u8 = 2;
-const ACK: u8 = 16;
-const FIN: u8 = 1;
-const RST: u8 = 4;
-/// What most hosts have: they may begin, and hear what answers.
-const CLIENT: &str = "accept out; accept in state established,related; drop in";
-
-/// A member's firewall at some moment.
-struct Member {
-    tracker: Arc<Mutex<Tracker>>,
-    ledger: Ledger,
-    policy: Arc<Policy>,
-    told: Arc<Heard>,
-    ways: [Firewall; 2],
-    now: u64,
-}
-
-impl Member {
-    fn new(lists: &[&str], room: usize) -> Member {
-        let tracker = Arc::new(Mutex::new(Tracker::new(
-            room,
-            [0x1234_5678_9abc, 0xdef0_1234],
-        )));
-        let (mut ledger, told) = (Ledger::default(), Arc::default());
-        let policy = Arc::new(Policy::new(compiled(lists), &mut ledger));
-        Member {
-            ways: Firewall::both(&policy, &tracker, &owner(&told)),
-            told,
-            now: 100 * SECOND,
-            tracker,
-            ledger,
-            policy,
-        }
-    }
-
-    fn set(&mut self, lists: &[&str]) {
-        self.policy = Arc::new(Policy::new(compiled(lists), &mut self.ledger));
-        self.ways = Firewall::both(&self.policy, &self.tracker, &owner(&self.told));
-    }
-
-    /// The list of each rule that counts, and its frames and bytes.
-    fn counted(&self) -> Vec<(usize, u64, u64)> {
-        let counted = self.policy.counted();
-        counted.map(|c| (c.list, c.frames, c.bytes)).collect()
-    }
-
-    fn judge(&self, way: usize, frame: &[u8]) -> Decision {
-        let firewall = &self.ways[way];
-        let mut tracker = firewall.lock();
-        firewall.judge(&mut tracker, Tick(self.now), frame, frame.len() as u32)
-    }
-
-    fn out(&self, frame: &[u8]) -> bool {
-        self.judge(0, frame) == Decision::Accept
-    }
-
-    fn comes(&self, frame: &[u8]) -> bool {
-        self.judge(1, frame) == Decision::Accept
-    }
-
-    fn wait(&mut self, seconds: u64) {
-        self.now += seconds * SECOND;
-    }
-}
-
-fn compiled(lists: &[&str]) -> Arc<Compiled> {
-    let list = |text: &&str| {
-        let rules: windlass_rules::Rules = text.parse().expect("rules");
-        let is_some = !rules.rules.is_empty();
-        is_some.then(|| Arc::new(List::new(&rules).expect("few rules")))
-    };
-    Arc::new(Compiled::new(lists.iter().map(list)))
-}
-
-fn v4(src: Ipv4Addr, dst: Ipv4Addr, proto: u8, payload: &[u8]) -> Vec<u8> {
-    ethernet([2; 6], [4; 6], &[], IPV4, &ipv4(src, dst, proto, payload))
-}
-
-fn v6(src: Ipv6Addr, dst: Ipv6Addr, next: u8, payload: &[u8]) -> Vec<u8> {
-    ethernet([2; 6], [4; 6], &[], IPV6, &ipv6(src, dst, next, payload))
-}
 
 fn segment(from: u16, to: u16, flags: u8) -> Vec<u8> {
     let mut tcp = tcp();
     tcp[..2].copy_from_slice(&from.to_be_bytes());
     tcp[2..4].copy_from_slice(&to.to_be_bytes());
+    tcp[7] = u8::from(flags & SYN == 0);
+    tcp[11] = u8::from(flags & ACK != 0);
     tcp[13] = flags;
     tcp
 }
