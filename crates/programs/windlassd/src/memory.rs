@@ -20,6 +20,8 @@ pub struct Memory {
     pub uplinks: BTreeMap<Name, Uplink>,
     /// VNICs.
     pub vnics: BTreeMap<Name, Vnic>,
+    /// The rules of their zones.
+    pub rules: BTreeMap<Name, Arc<str>>,
     /// Static and learned entries by bridge, VLAN and address.
     pub entries: BTreeMap<(Name, u16, MacAddr), (Name, FdbKind)>,
     /// States that [`MemoryBackend::say`] has set.
@@ -124,14 +126,16 @@ impl Backend for MemoryBackend {
         Ok(())
     }
 
-    fn create_vnic(&mut self, vnic: &Vnic, _: &Place) -> Result<(), BackendError> {
+    fn create_vnic(&mut self, vnic: &Vnic, place: &Place) -> Result<(), BackendError> {
         let mut memory = self.call(format!("create_vnic {}", vnic.name))?;
+        memory.rules.insert(vnic.name.clone(), place.rules.clone());
         memory.vnics.insert(vnic.name.clone(), vnic.clone());
         Ok(())
     }
 
-    fn set_vnic(&mut self, _: &Vnic, to: &Vnic, _: &Place) -> Result<(), BackendError> {
+    fn set_vnic(&mut self, _: &Vnic, to: &Vnic, place: &Place) -> Result<(), BackendError> {
         let mut memory = self.call(format!("set_vnic {}", to.name))?;
+        memory.rules.insert(to.name.clone(), place.rules.clone());
         memory.vnics.insert(to.name.clone(), to.clone());
         Ok(())
     }
@@ -139,6 +143,7 @@ impl Backend for MemoryBackend {
     fn delete_vnic(&mut self, vnic: &Vnic, _: &Place) -> Result<(), BackendError> {
         let mut memory = self.call(format!("delete_vnic {}", vnic.name))?;
         memory.vnics.remove(&vnic.name);
+        memory.rules.remove(&vnic.name);
         memory.entries.retain(|_, (member, _)| *member != vnic.name);
         Ok(())
     }

@@ -274,6 +274,48 @@ fn a_failing_change_is_undone() {
     daemon.must("PUT", "/v1/document", Some(three_guests()));
 }
 
+/// Rules of a zone that the data plane refuses at any of its VNICs are taken back at those before it, also if the zone gets another owner at once; document and
+/// disk stay.
+#[test]
+fn rules_of_a_zone_are_for_all_or_none() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = options(directory.path());
+    let daemon = Daemon::start(&options, None);
+    daemon.must("POST", "/v1/bridges", Some(json!({"name": "br0"})));
+    let zone = json!({"name": "z", "owner_uid": 4321, "owner_gid": 4321, "bridges": ["br0"],
+        "properties": {"firewall-base": "drop in"}});
+    daemon.must("POST", "/v1/zones", Some(zone));
+    let names = ["v0", "v1", "v2"];
+    for name in names {
+        let vnic = json!({"name": name, "zone": "z", "bridge": "br0"});
+        daemon.must("POST", "/v1/vnics", Some(vnic));
+    }
+    let held = |rules: &str| {
+        let memory = daemon.memory.lock().unwrap();
+        memory.rules.len() == 3 && memory.rules.values().all(|held| &**held == rules)
+    };
+    assert!(held("drop in"));
+    let stored = options.state_dir.join("document.json");
+    let before = std::fs::read(&stored).unwrap();
+    let rules = json!({"firewall-base": "drop out"});
+    let changed = json!({"properties": rules.clone()});
+    let given = json!({"owner_uid": 4322, "properties": rules});
+    for call in ["set_vnic", "set_owner"] {
+        for name in names {
+            let body = if call == "set_vnic" { &changed } else { &given };
+            daemon.memory.lock().unwrap().fail = Some(format!("{call} {name}"));
+            daemon.refused("PATCH", "/v1/zones/z", Some(body.clone()), "host");
+            assert!(held("drop in"), "{call} {name}");
+            assert_eq!(std::fs::read(&stored).unwrap(), before);
+            let zone = daemon.must("GET", "/v1/zones/z", None);
+            assert_eq!(zone["properties"]["firewall-base"], "drop in");
+            assert_eq!(zone["owner_uid"], 4321);
+        }
+    }
+    daemon.must("PATCH", "/v1/zones/z", Some(given));
+    assert!(held("drop out"));
+}
+
 /// A restart makes every object again, with the addresses that were drawn; the revision goes on; an
 /// object that cannot be made is shown as down with the reason, and the others work.
 #[test]

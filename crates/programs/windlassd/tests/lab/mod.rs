@@ -329,6 +329,12 @@ impl Steps {
         self.refuse_from = Some(step);
     }
 
+    /// This step alone is refused, of those from now on.
+    pub fn refuse_once(&mut self, step: usize) {
+        self.taken.clear();
+        (self.refuse, self.refuse_from) = (Some(step), None);
+    }
+
     fn take(&mut self, step: String) -> Result<(), String> {
         let number = self.taken.len();
         self.taken.push(step.clone());

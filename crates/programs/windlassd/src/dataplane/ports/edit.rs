@@ -130,15 +130,19 @@ impl Ports {
         }
     }
 
-    /// Has [`Ports::configure`] change a VNIC's kernel interface, or no more.
+    /// Has [`Ports::configure`] change a VNIC's kernel interface, or no more if it is to be what it is. An edit may change a VNIC twice: its
+    /// zone's rules and its own properties.
     pub(super) fn set_interface(&mut self, from: &Vnic, to: &Vnic) {
         let interfaces = &mut self.edit.interfaces;
-        if let Some(at) = interfaces.iter().position(|(name, ..)| *name == to.name) {
-            interfaces.remove(at);
+        let conf = translate::interface(to);
+        let Some(at) = interfaces.iter().position(|(name, ..)| *name == to.name) else {
+            interfaces.push((to.name.clone(), translate::interface(from), conf));
             return;
+        };
+        match &mut interfaces[at] {
+            (_, is, _) if *is == conf => drop(interfaces.remove(at)),
+            (.., next) => *next = conf,
         }
-        let (from, conf) = (translate::interface(from), translate::interface(to));
-        interfaces.push((to.name.clone(), from, conf));
     }
 
     pub fn end_edit(&mut self) {
