@@ -192,6 +192,32 @@ fn frames_pass_and_nothing_stays() {
     until("the rings", || detail(&daemon, "xdp") == "copy");
 }
 
+/// A veth has no rules by address: a VNIC that asks for rings shares those of all, and the uplink says why; by a packet socket, too.
+#[test]
+fn without_rules_rings_are_shared() {
+    let Some((lab, daemon)) = host_with_a_wire("without_rules_rings_are_shared") else {
+        return;
+    };
+    create(&daemon, "up0");
+    assert_eq!(detail(&daemon, "rings"), "");
+    daemon.must("vnic set a0 rxrings=2");
+    let said = detail(&daemon, "rings");
+    let why = "a0 default group (the driver has no rules by address, or they are off";
+    assert!(said.starts_with(why), "{said}");
+    until("the guest reaches the wire", || {
+        lab.ping("a", "10.1.0.8", 1)
+    });
+    daemon.must("vnic set a0 rxrings=0");
+    assert_eq!(detail(&daemon, "rings"), "");
+    daemon.refuses(2, "vnic set a0 rxrings=17");
+    daemon.must("uplink delete up0");
+    daemon.must("vnic set a0 rxrings=1");
+    daemon.must("uplink create up0 --device up0 --bridge br0 --attach packet");
+    daemon.wait_for_state("uplink", "up0", "up");
+    let why = "a0 default group (the uplink is not by AF_XDP)";
+    assert_eq!(detail(&daemon, "rings"), why);
+}
+
 /// On an interface that is shared, frames for VNICs come by the rings, among them those of a VNIC that came later; all others go on
 /// to the host's stack, and by way of it to the bridge.
 #[test]

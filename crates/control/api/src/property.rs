@@ -428,6 +428,15 @@ pub const PROPERTIES: &[PropertySpec] = &[
         "Addresses that the interface's filters are given at most; above it, with tags, or where other addresses may be behind a member, the interface is promiscuous; 0: always.",
     ),
     row(
+        VNIC,
+        "rxrings",
+        ValueKind::Number,
+        "rings",
+        "0",
+        (0, 16),
+        "Receive rings of an uplink's interface for the VNIC's addresses alone (AF_XDP; the interface's driver must have rules by address); 0, or none left: those that VNICs share.",
+    ),
+    row(
         MEMBER,
         "maxbw",
         ValueKind::Number,

@@ -67,6 +67,7 @@ mod flow;
 mod guard;
 mod learn;
 mod leave;
+pub mod rings;
 mod stage;
 
 pub use flow::FlowHash;

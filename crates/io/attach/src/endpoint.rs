@@ -25,6 +25,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
+use windlass_nic::rings::Wish;
 use windlass_shm::Quota;
 use windlass_sys::netns::NetnsId;
 
@@ -92,6 +93,8 @@ pub struct Addresses {
     pub open: Option<String>,
     /// How many the interface is to be given at most.
     pub filters_max: usize,
+    /// VNICs that are to have rings of the interface for themselves.
+    pub rings: Vec<Wish>,
 }
 
 /// What an endpoint hands over to that of another daemon ([`Endpoint::hand_over`]).

@@ -70,6 +70,8 @@ pub struct MemberSettings {
     pub standby: bool,
     /// Addresses that its interface is given at most, before it receives all frames.
     pub filters_max: u32,
+    /// Receive rings of the uplink's interface for itself.
+    pub rx_rings: u32,
     /// Whether its peer's memory may have pages of 1 GiB; `None`: as its zone has it.
     pub huge_1g: Option<bool>,
 }
@@ -111,6 +113,7 @@ impl MemberSettings {
             snoop: SnoopMember::of(scope, set),
             standby: set.effective(scope, "state") == Some(Value::Text("standby".into())),
             filters_max: number("filters-max"),
+            rx_rings: number("rxrings"),
             huge_1g: match set.effective(scope, "huge-1g") {
                 Some(Value::Flag(flag)) => Some(flag),
                 _ => None,

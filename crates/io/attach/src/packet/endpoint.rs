@@ -1,6 +1,7 @@
 //! Takes the interface, keeps the host's stack off it, notices its end.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,7 @@ use windlass_sys::netlink::{Link, LinkMonitor, Netlink, NetlinkError};
 use windlass_sys::packet::{Fanout, FanoutMode, PacketError, PacketOptions, PacketSocket};
 
 use super::filters::Filters;
+use super::rings::{Interface, Rings as Groups};
 use super::{PacketRx, PacketTx};
 use crate::endpoint::{Addresses, Endpoint, Event, Handed, Rings, Status};
 use crate::port::{RxPort, TxPort};
@@ -39,6 +41,8 @@ pub struct PacketConf {
     pub mark: String,
     /// Take its frames by AF_XDP, if that can be had.
     pub xdp: Option<XdpConf>,
+    /// Where it is written down which rings VNICs have: files named after interfaces.
+    pub records: PathBuf,
 }
 
 /// Why the interface cannot be taken.
@@ -99,6 +103,7 @@ struct Open {
     index: u32,
     sockets: Vec<Arc<PacketSocket>>,
     filters: Filters,
+    groups: Groups,
     monitor: LinkMonitor,
     netlink: Netlink,
     shielded: bool,
@@ -189,6 +194,9 @@ impl PacketEndpoint {
         let mut netlink = Netlink::open()?;
         let link = takeable(&self.conf, &mut netlink)?;
         let index = link.index;
+        let mut groups = Groups::left(&self.conf.records.join(&self.conf.device));
+        take_back(&mut groups, &mut netlink);
+        groups.begin(index);
         let (xdp, refusal) = match self.take_by_xdp(&link) {
             Ok(attached) => (attached, None),
             Err(why) => (None, Some(why)),
@@ -224,10 +232,12 @@ impl PacketEndpoint {
             },
         };
         self.note(refusal.as_ref());
+        follow(&mut groups, &link.name, xdp.is_some(), &self.addresses);
         self.open = Some(Open {
             index,
             sockets,
             filters,
+            groups,
             monitor,
             netlink,
             shielded,
@@ -300,9 +310,31 @@ impl PacketEndpoint {
         };
         self.drops += open.xdp.as_ref().map_or(0, Attached::drops);
         self.look_at = None;
+        take_back(&mut open.groups, &mut open.netlink);
         if open.shielded {
             unshield(&mut open.netlink, open.index, &self.conf.mark);
         }
+    }
+}
+
+/// Gives VNICs rings for themselves, as far as the interface can.
+fn follow(groups: &mut Groups, device: &str, is_by_xdp: bool, addresses: &Addresses) {
+    match is_by_xdp {
+        true => groups.follow(&Interface(device.to_owned()), &addresses.rings),
+        false => groups.refuse(&addresses.rings, "the uplink is not by AF_XDP"),
+    }
+}
+
+/// Takes rings back from VNICs, by whatever name the interface has now.
+fn take_back(groups: &mut Groups, netlink: &mut Netlink) {
+    let Some(index) = groups.interface() else {
+        return;
+    };
+    match netlink.link_by_index(index) {
+        Ok(Some(link)) => groups.release(&Interface(link.name)),
+        Ok(None) => groups.forget(),
+        // It is written down.
+        Err(_) => {}
     }
 }
 
@@ -384,11 +416,14 @@ fn unshield(netlink: &mut Netlink, index: u32, mark: &str) {
     }
 }
 
-/// Removes what an earlier daemon with this mark left at interfaces that are not among `keep`.
-pub fn release_stale(mark: &str, keep: &[String]) {
+/// Removes what an earlier daemon with this mark and these records left at interfaces that are not among `keep`.
+pub fn release_stale(mark: &str, records: &Path, keep: &[String]) {
     let Ok(mut netlink) = Netlink::open() else {
         return;
     };
+    for mut groups in Groups::all_left(records, keep) {
+        take_back(&mut groups, &mut netlink);
+    }
     for link in netlink.links().unwrap_or_default() {
         if !keep.contains(&link.name) {
             unshield(&mut netlink, link.index, mark);
@@ -465,6 +500,7 @@ impl Endpoint for PacketEndpoint {
             };
             details.push(("host stack", stack.to_owned()));
             details.push(("filters", open.filters.describe()));
+            details.extend(open.groups.describe().map(|rings| ("rings", rings)));
             match &open.xdp {
                 Some(attached) => details.extend(attached.details()),
                 None => details.push(("queues", open.sockets.len().to_string())),
@@ -516,6 +552,11 @@ impl Endpoint for PacketEndpoint {
                     let _ = attached.divert().insert(*came);
                 }
             }
+            if self.addresses.rings != addresses.rings
+                && let Ok(Some(link)) = open.netlink.link_by_index(open.index)
+            {
+                follow(&mut open.groups, &link.name, open.xdp.is_some(), addresses);
+            }
             let socket = open.sockets.first();
             let followed = socket.map(|s| open.filters.follow(s.as_ref(), addresses));
             if let Some(Err(errno)) = followed {
@@ -527,10 +568,15 @@ impl Endpoint for PacketEndpoint {
         self.ending.is_some()
     }
 
-    /// Nothing goes with it: the program makes way for that of the other daemon.
+    /// Nothing goes with it: the program, and what VNICs have of the interface, make way for those of the other daemon.
     fn hand_over(&mut self) -> Option<Handed> {
-        let attached = self.open.as_mut().and_then(|open| open.xdp.as_mut());
-        self.has_let_go = attached.map(Attached::let_go).is_some();
+        if let Some(open) = self.open.as_mut()
+            && let Some(attached) = open.xdp.as_mut()
+        {
+            attached.let_go();
+            take_back(&mut open.groups, &mut open.netlink);
+            self.has_let_go = true;
+        }
         None
     }
 

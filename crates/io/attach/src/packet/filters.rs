@@ -179,6 +179,7 @@ mod tests {
             tagged: false,
             open: open.map(str::to_owned),
             filters_max: 3,
+            rings: Vec::new(),
         }
     }
 

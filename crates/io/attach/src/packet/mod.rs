@@ -2,7 +2,7 @@
 //!
 //! # Model
 //! A raw packet socket with a virtio header before each frame that does not see what we send. The interface receives frames for the
-//! addresses behind the bridge's other members, or is promiscuous (`filters`). The kernel takes VLAN tags out of received frames: they are put back, since the tag
+//! addresses behind the bridge's other members, or is promiscuous (`filters`); by AF_XDP, a VNIC can have rings of its own (`rings`). The kernel takes VLAN tags out of received frames: they are put back, since the tag
 //! decides where the frame goes. Not a TPACKET_V3 ring: its blocks retire on a timer.
 //!
 //! Making one takes the interface: it must have no addresses and no master (`share` overrides), and the host's stack is
@@ -20,6 +20,7 @@
 mod endpoint;
 mod filters;
 mod port;
+mod rings;
 
 pub use endpoint::{PacketConf, PacketEndpoint, Untakeable, release_stale};
 pub use port::{PacketRx, PacketTx};

@@ -5,6 +5,7 @@
 //! [`System`] is this machine; tests have one of their own, whose endpoints they drive.
 
 use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 
 use windlass_api::{Attachment, Uplink, Vnic};
 use windlass_attach::endpoint::Endpoint;
@@ -61,6 +62,8 @@ pub struct System {
     workers: u16,
     state_id: String,
     progress: RingProgress,
+    /// Where uplinks write down which rings VNICs have.
+    records: PathBuf,
     mappings_per_uid_max: u32,
     /// With the mappings of the owners of zones.
     holders: Holders,
@@ -75,6 +78,7 @@ impl System {
         workers: u16,
         state_id: String,
         progress: RingProgress,
+        runtime_dir: &Path,
         holders: Holders,
         mappings_per_uid_max: u32,
     ) -> System {
@@ -82,6 +86,7 @@ impl System {
             workers,
             state_id,
             progress,
+            records: runtime_dir.join("uplinks"),
             mappings_per_uid_max,
             holders,
             taps: HashMap::new(),
@@ -115,6 +120,7 @@ impl System {
                 }),
                 _ => None,
             },
+            records: self.records.clone(),
         }
     }
 
@@ -179,7 +185,7 @@ impl Host for System {
     }
 
     fn release_others(&mut self, keep: &[String], is_vnic: &dyn Fn(&str) -> bool) {
-        release_stale(&self.filter_mark(), keep);
+        release_stale(&self.filter_mark(), &self.records, keep);
         self.progress.remove_stale(is_vnic);
         let taps = std::mem::take(&mut self.taps);
         if taps.is_empty() {
@@ -204,9 +210,9 @@ mod tests {
     /// Pages of 1 GiB are for VNICs outside zones and for those with `huge-1g=on`, and for none with `huge-1g=off`.
     #[test]
     fn gigantic_pages_are_for_some() {
-        let nowhere = std::path::Path::new("/nonexistent");
+        let nowhere = Path::new("/nonexistent");
         let progress = RingProgress::new(nowhere, nowhere, "test");
-        let system = System::new(1, "test".into(), progress, Holders::default(), 8);
+        let system = System::new(1, "test".into(), progress, nowhere, Holders::default(), 8);
         let allows = |owner: Option<(u32, u32)>, huge: Option<bool>| {
             let properties = serde_json::json!({"huge-1g": huge});
             let mut vnic = serde_json::json!({"name": "v", "bridge": "b"});

@@ -70,6 +70,7 @@ pub fn build(options: &Options, sink: StateSink) -> Result<Box<dyn Backend>> {
         workers,
         state_id,
         progress,
+        &runtime_dir,
         sink.holders().clone(),
         options.limits.per_user.max(Share::Mappings),
     );

@@ -1,7 +1,10 @@
 //! What uplinks are told of their bridges.
 
+use std::collections::BTreeSet;
+
 use windlass_api::Name;
 use windlass_attach::endpoint::Addresses;
+use windlass_nic::rings::Wish;
 
 use super::{Ports, translate};
 
@@ -36,10 +39,17 @@ impl Ports {
         for (name, other) in others.filter(|(_, m)| m.bridge == member.bridge) {
             let settings = &other.settings;
             let macs = other.own.into_iter().chain(settings.macs.iter());
-            let words = macs.map(translate::mac_word);
+            let words: BTreeSet<u64> = macs.map(translate::mac_word).collect();
             match settings.standby {
-                true => addresses.others.extend(words),
-                false => addresses.own.extend(words),
+                true => addresses.others.extend(&words),
+                false => addresses.own.extend(&words),
+            }
+            if settings.rx_rings > 0 && !settings.standby {
+                addresses.rings.push(Wish {
+                    vnic: name.to_string(),
+                    addresses: words,
+                    rings: settings.rx_rings,
+                });
             }
             let is_open = other.own.is_none() || !settings.mac_nospoof || settings.span;
             if is_open && addresses.open.is_none() {
