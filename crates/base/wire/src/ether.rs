@@ -19,6 +19,8 @@ pub const ARP: u16 = 0x0806;
 pub const IPV6: u16 = 0x86dd;
 /// 802.1Q customer tag.
 pub const VLAN: u16 = 0x8100;
+/// An Ethernet frame in a tunnel (transparent Ethernet bridging).
+pub const TEB: u16 = 0x6558;
 /// 802.1ad service tag.
 pub const QINQ: u16 = 0x88a8;
 
@@ -32,6 +34,12 @@ pub mod proto {
     pub const IGMP: u8 = 2;
     /// TCP.
     pub const TCP: u8 = 6;
+    /// IPv4 in IP.
+    pub const IPV4: u8 = 4;
+    /// IPv6 in IP.
+    pub const IPV6: u8 = 41;
+    /// GRE.
+    pub const GRE: u8 = 47;
     /// UDP.
     pub const UDP: u8 = 17;
     /// IPv6 routing header.
