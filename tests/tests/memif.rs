@@ -2,7 +2,7 @@
 //! windlass finishes both in between. The peer is a TCP/IP stack of another make (smoltcp), which drops
 //! what has a wrong checksum.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ use windlass_attach::port::{Kick, Lane, Limit, Stop};
 use windlass_frame::{Claim, HEADROOM, Heads, Pick, RxId, SNAP, Tick};
 use windlass_shm::{Foreign, HugePages, SegStore, Tails};
 use windlass_sync::qsbr::{Domain, Worker};
-use windlass_tests::{Lab, mac, uninterrupted, until_some};
+use windlass_tests::{Lab, mac, uninterrupted, until, until_some};
 
 const PEER: &str = "02:00:00:00:00:0b";
 const ALONE: Lane = Lane {
@@ -48,14 +48,14 @@ struct Peer {
 }
 
 impl Peer {
-    fn connect(path: PathBuf) -> Peer {
+    fn connect(path: PathBuf, rings: u16) -> Peer {
         let config = ClientConfig {
             path,
             owner: None,
             id: 0,
             secret: Secret::NONE,
             name: "peer".to_owned(),
-            rings: 1,
+            rings,
             log2_size: 10,
             huge: HugePages::Try,
         };
@@ -78,13 +78,13 @@ impl Peer {
         }
     }
 
-    /// Takes what waits in the ring.
-    fn take(&mut self) {
+    /// Takes what waits in a ring.
+    fn take(&mut self, ring: usize) {
         let section = self.worker.section();
         let heads = &mut self.heads;
         let mut tails = Tails::bind(&mut self.store, &section);
         heads.clear(RxId(0), Tick(0));
-        let rx = self.rings.rx[0].as_mut();
+        let rx = self.rings.rx[ring].as_mut();
         let (loan, _) = rx.rx_burst(&section, heads, &mut tails, Limit::FULL);
         for i in 0..heads.n {
             assert!(
@@ -158,7 +158,7 @@ impl Device for Peer {
 
     fn receive(&mut self, _: Instant) -> Option<(Came, Goes<'_>)> {
         if self.waiting.is_empty() {
-            self.take();
+            self.take(0);
         }
         let frame = self.waiting.pop_front()?;
         Some((Came(frame), Goes(self)))
@@ -274,7 +274,7 @@ fn offloads_end_at_the_peer() {
         "vnic create p0 --bridge br0 --mac {PEER} --attach memif,socket={},id=0,role=server",
         path.display()
     ));
-    let mut peer = Peer::connect(path);
+    let mut peer = Peer::connect(path, 1);
     daemon.wait_for_state("vnic", "p0", "up");
     std::thread::scope(|scope| {
         let guest = scope.spawn(|| guest(&lab));
@@ -293,4 +293,61 @@ fn offloads_end_at_the_peer() {
         "which arrived cut: {} frames",
         peer.frames
     );
+}
+
+/// A memif has 1 to 16 rings and more: flows come on all that there are, each on one; `rss-weights` leads them to others, and the default
+/// to all again.
+#[test]
+fn flows_come_on_all_rings() {
+    let Some(lab) = Lab::start("flows_come_on_all_rings") else {
+        return;
+    };
+    lab.namespace("a");
+    let daemon = lab.daemon();
+    daemon.must("bridge create br0");
+    daemon.tap(&lab, "a0", "a", ",address=10.1.0.1/24", "");
+    lab.ip(
+        "a",
+        &format!("neigh replace 10.1.0.2 lladdr {PEER} nud permanent dev eth0"),
+    );
+    let socket = lab.within("a", || UdpSocket::bind("10.1.0.1:0").expect("an address"));
+    for rings in [1, 16] {
+        let name = format!("p{rings}");
+        let path = daemon.runtime_dir().join(&name);
+        daemon.must(&format!(
+            "vnic create {name} --bridge br0 --mac {PEER} --attach memif,socket={},id=0,role=server,rings={rings}",
+            path.display()
+        ));
+        let mut peer = Peer::connect(path, rings);
+        daemon.wait_for_state("vnic", &name, "up");
+        let mut used = || {
+            for port in 7000..7400 {
+                socket.send_to(&[1; 100], ("10.1.0.2", port)).expect("sent");
+            }
+            let (mut used, mut ports) = (BTreeMap::new(), BTreeSet::new());
+            until("all have come", || {
+                for ring in 0..usize::from(rings) {
+                    peer.take(ring);
+                    for frame in peer.waiting.drain(..) {
+                        let port = u16::from_be_bytes([frame[36], frame[37]]);
+                        if (7000..7400).contains(&port) && frame[12..14] == [8, 0] {
+                            assert!(ports.insert(port), "{port} twice");
+                            *used.entry(ring).or_insert(0) += 1;
+                        }
+                    }
+                }
+                ports.len() == 400
+            });
+            used
+        };
+        let all = used();
+        assert_eq!(all.len(), usize::from(rings), "{all:?}");
+        daemon.must(&format!("vnic set {name} rss-weights=0,1"));
+        let last = usize::from(rings > 1);
+        until("all flows come on one ring", || used().keys().eq([&last]));
+        daemon.must(&format!("vnic set {name} rss-weights=equal"));
+        until("all rings are used", || used().len() == usize::from(rings));
+        daemon.refuses(2, &format!("vnic set {name} rss-weights=0,0"));
+        daemon.must(&format!("vnic delete {name}"));
+    }
 }

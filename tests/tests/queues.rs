@@ -22,6 +22,7 @@ use windlass_frame::{BURST, Claim, HEADROOM, Heads, Pick, SNAP, TxId};
 use windlass_shm::{Section, Tails};
 use windlass_stats::Drop;
 use windlass_worker::dataplane::BridgeTuning;
+use windlass_worker::spread::Weights;
 use windlass_worker::{DataPlane, DataPlaneOptions, MemberTuning};
 
 const GUEST: [u8; 6] = [2, 0, 0, 0, 0, 0xee];
@@ -339,12 +340,12 @@ fn queues_of(got: &Got, next: &mut BTreeMap<(u8, u32), u32>) -> BTreeMap<(u8, u3
     queues
 }
 
-/// One worker, a guest with 4 or 8 queues, in either layout: flows of every kind (TCP, UDP, fragments, over IPv4 and IPv6
+/// One worker, a guest with 1, 4 or 16 queues, in either layout: flows of every kind (TCP, UDP, fragments, over IPv4 and IPv6
 /// with and without extension headers, frames without IP) come to all of its queues, each flow to one and in order.
 #[test]
 fn one_worker_fills_all_queues() {
     for layout in LAYOUTS {
-        for count in [4, 8] {
+        for count in [1, 4, 16] {
             let mut bench = Bench::start(layout, 1, 1, 400, count);
             let got = bench.carry(12_800);
             let queues = queues_of(&got, &mut BTreeMap::new());
@@ -364,6 +365,66 @@ fn one_worker_fills_all_queues() {
                 );
             }
         }
+    }
+}
+
+/// The shares of a guest's queues change a thousand times under traffic, and the guest takes what came from some queues earlier than
+/// from others: every flow keeps its order and loses nothing, flows do move, and in the end all are where the last shares have them.
+#[test]
+fn shares_change_and_flows_keep_their_order() {
+    const CHANGES: u64 = 1000;
+    for layout in LAYOUTS {
+        let mut bench = Bench::start(layout, 1, 1, 100, 4);
+        let (mut next, mut places) = (BTreeMap::new(), BTreeMap::new());
+        let (mut got, mut moves, mut sent) = (Got::new(), 0, 0);
+        let mut look = |got: &mut Got| {
+            for (queue, source, flow, number) in got.drain(..) {
+                let key = (source, flow);
+                let next: &mut u32 = next.entry(key).or_default();
+                assert_eq!(number, *next, "{key:?} lost its order or a frame");
+                *next += 1;
+                moves += u32::from(places.insert(key, queue).is_some_and(|at| at != queue));
+            }
+            moves
+        };
+        let share = |bench: &mut Bench, weights: &[u8]| {
+            let mut conf = MemberConf::new(TxId(0), word(GUEST));
+            conf.storm_limit = 0;
+            let tuning = MemberTuning {
+                weights: Weights::new(weights),
+                ..MemberTuning::default()
+            };
+            let set = bench.plane.set_member(bench.member, conf, tuning);
+            set.expect("the guest is there");
+        };
+        let mut taken = 0;
+        for n in 0..CHANGES {
+            let weights = [0, 8, 16, 24].map(|bits| (mixed(n) >> bits) as u8 % 3);
+            share(&mut bench, &weights);
+            bench.send(STEP / 4);
+            sent += STEP / 4;
+            let some = (mixed(!n) >> 7) as u32;
+            got.extend(bench.take(some));
+            taken += got.len() as u64;
+            look(&mut got);
+            if n % 4 == 3 {
+                spin_until("every frame is with the guest", || {
+                    got.extend(bench.take(!0));
+                    taken + got.len() as u64 == sent
+                });
+                taken = sent;
+                look(&mut got);
+            }
+        }
+        share(&mut bench, &[0, 0, 0, 1]);
+        spin_until("all flows are on the last queue", || {
+            let mut step = bench.carry(STEP);
+            let are_there = step.iter().all(|(queue, ..)| *queue == 3);
+            look(&mut step);
+            are_there
+        });
+        let moves = look(&mut got);
+        assert!(moves >= 1000, "{moves}, {layout:?}");
     }
 }
 

@@ -76,7 +76,8 @@ pub mod name;
 pub mod object;
 pub mod option;
 pub mod property;
-pub mod snoop;
+pub mod rss;
+mod snoop;
 pub mod stp;
 pub mod validate;
 pub mod vhost;
@@ -102,6 +103,7 @@ pub use property::{
     BridgeSettings, MemberSettings, PROPERTIES, Properties, PropertyError, PropertyPatch,
     PropertySpec, Scope, properties, property,
 };
+pub use rss::RssWeights;
 pub use snoop::{McastRouter, SnoopBridge, SnoopMember, StaticGroups};
 pub use stp::{StpBridge, StpMember};
 pub use validate::validate;

@@ -10,6 +10,7 @@ use thiserror::Error;
 use windlass_rules::{RuleError, Rules};
 
 use crate::guard::{AllowedError, AllowedIps, ClientIds, DynamicMethods, Macs};
+use crate::rss::RssWeights;
 use crate::snoop::StaticGroups;
 use crate::vlan::{VlanError, VlanSet};
 
@@ -34,6 +35,8 @@ pub enum ValueKind {
     Macs,
     /// [`StaticGroups`]; a string in JSON.
     Groups,
+    /// [`RssWeights`]; a string in JSON.
+    Weights,
     /// [`Rules`] of a firewall; a string in JSON.
     Rules,
     /// A path of a file or a directory; a string.
@@ -142,6 +145,16 @@ pub enum ValueError {
         /// The offending value.
         text: String,
     },
+    /// Not a list of weights.
+    #[error(
+        "{name} is a list of at most 16 numbers from 0 to 255, not all of them 0, such as 1,1,2; not \"{text}\""
+    )]
+    Weights {
+        /// The option.
+        name: &'static str,
+        /// The offending value.
+        text: String,
+    },
     /// None of the words that there are.
     #[error("{name} is {possible}, not \"{text}\"")]
     Word {
@@ -225,6 +238,10 @@ impl OptionSpec {
                 Ok(groups) => Ok(Value::Text(groups.to_string())),
                 Err(error) => Err(ValueError::Allowed { name, error }),
             },
+            ValueKind::Weights => match text.parse::<RssWeights>() {
+                Ok(weights) => Ok(Value::Text(weights.to_string())),
+                Err(text) => Err(ValueError::Weights { name, text }),
+            },
             ValueKind::Rules => match text.parse::<Rules>() {
                 Ok(rules) => Ok(Value::Text(rules.to_string())),
                 Err(error) => Err(ValueError::Rules { name, error }),
@@ -285,6 +302,7 @@ impl OptionSpec {
             ValueKind::Methods => "list of dhcpv4,dhcpv6,slaac,addrconf".into(),
             ValueKind::Macs => "list of MAC addresses".into(),
             ValueKind::Groups => "list of groups".into(),
+            ValueKind::Weights => "list of 0-255".into(),
             ValueKind::Rules => "rules".into(),
             ValueKind::Path => "path".into(),
             ValueKind::Cores => "list of cores".into(),

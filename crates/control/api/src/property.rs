@@ -437,6 +437,16 @@ pub const PROPERTIES: &[PropertySpec] = &[
         "Receive rings of an uplink's interface for the VNIC's addresses alone (AF_XDP; the interface's driver must have rules by address); 0, or none left: those that VNICs share.",
     ),
     row(
+        VNIC,
+        "rss-weights",
+        ValueKind::Weights,
+        "",
+        "",
+        (0, 0),
+        "Shares of the VNIC's receive rings (queues), ring 0 first: 1,1,2 gives ring 2 half of all flows; rings that are not listed get none; equal: the same for all. Flows move in order.",
+    )
+    .for_tenants(),
+    row(
         MEMBER,
         "maxbw",
         ValueKind::Number,

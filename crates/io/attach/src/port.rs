@@ -168,6 +168,26 @@ pub struct Lane {
     pub workers: u16,
 }
 
+/// How far a receiver is with a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// The place behind the last frame that was put into it.
+    pub put: u16,
+    /// At most so many places before that have frames that the receiver has not taken; less than a lap.
+    pub unread: u16,
+    /// Number of places until they are named anew.
+    pub lap: u32,
+}
+
+impl Progress {
+    /// Whether the receiver has certainly taken all frames before a place.
+    pub fn has_taken(&self, before: u16) -> bool {
+        let behind = (self.lap + u32::from(self.put)).saturating_sub(before.into());
+        // One that is farther behind than a lap seems to be nearer.
+        behind % self.lap.max(1) >= self.unread.into()
+    }
+}
+
 /// Why a transmission ended before the end of its burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
@@ -271,6 +291,11 @@ pub trait TxPort: Send + Sync {
     /// common while there are as many rings as lanes.
     fn choices(&self, _lane: Lane) -> u32 {
         1
+    }
+
+    /// How far the receiver is with a ring, if that can be seen.
+    fn progress(&self, _ring: u8) -> Option<Progress> {
+        None
     }
 
     /// As [`TxPort::tx_burst`], to one of the lane's choices; to another one if that is gone meanwhile.

@@ -152,6 +152,31 @@ fn full_ring_stops_in_order() {
     expect_frames(got, &frames[62..]);
 }
 
+/// A sender of either role sees how many of its frames the receiver has not taken, also where the places have gone round.
+#[test]
+fn progress_is_seen() {
+    let mut pair = connect(1, 6);
+    let mut driver = Driver::default();
+    for (tx, rx) in [
+        (&pair.server_rings.tx, &mut pair.client_rings.rx[0]),
+        (&pair.client_rings.tx, &mut pair.server_rings.rx[0]),
+    ] {
+        let mut places = Vec::new();
+        for n in [5, 40, 60, 1] {
+            let unread = || tx.progress(0).expect("it is seen").unread;
+            assert_eq!(unread(), 0);
+            let sent = driver.send(tx.as_ref(), ALONE, &frames(&vec![64; n]), None);
+            assert_eq!((sent.taken, usize::from(unread())), (n, n));
+            let progress = tx.progress(0).expect("it is seen");
+            assert!(!progress.has_taken(progress.put));
+            assert!(places.iter().all(|before| progress.has_taken(*before)));
+            places.push(progress.put);
+            let (got, _) = driver.receive(rx.as_mut());
+            assert_eq!((got.len(), unread()), (n, 0));
+        }
+    }
+}
+
 /// Frames that no chain of the ring could ever hold are dropped by name instead of stopping the ring.
 #[test]
 fn impossible_frames_are_too_big() {

@@ -372,12 +372,15 @@ impl Egress {
         picks: &[Pick],
     ) {
         let choices = member.tx.as_deref().map_or(0, |tx| tx.choices(cx.lane));
+        if member.several && self.spread.share(to, choices, member.weights, cx.now) {
+            self.settle(cx, member, to);
+        }
         if choices.count_ones() < 2 {
             let ring = choices.trailing_zeros() as u8;
             self.offer_ring(cx, member, counters, heads, tails, (to, ring), picks);
             return;
         }
-        let mut used = self.spread.sort(heads, to, choices, picks);
+        let mut used = self.spread.sort(heads, to, picks);
         while used != 0 {
             let ring = used.trailing_zeros() as u8;
             used &= used - 1;
@@ -385,6 +388,15 @@ impl Egress {
             let list = list.get(..n).unwrap_or(&[]);
             self.offer_ring(cx, member, counters, heads, tails, (to, ring), list);
         }
+    }
+
+    /// Moves flows to other rings of a member, where nothing of them waits.
+    #[cold]
+    fn settle(&mut self, cx: &Context<'_>, member: &Member, to: TxId) {
+        let waiting = self.waiting.iter().filter(|w| w.to == to);
+        let held = waiting.fold(0, |held, w| held | 1 << (w.ring % 32));
+        let progress = |ring| member.tx.as_deref()?.progress(ring);
+        self.spread.settle(to, held, cx.now, progress);
     }
 
     #[allow(clippy::too_many_arguments)]

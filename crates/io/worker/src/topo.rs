@@ -11,6 +11,7 @@ use windlass_stats::{MemberCounters, Padded};
 use crate::meter::Account;
 use crate::placement::Placement;
 use crate::ring::Spin;
+use crate::spread::Weights;
 
 /// A member of a bridge, as workers see it.
 pub struct Member {
@@ -20,6 +21,8 @@ pub struct Member {
     pub tx: Option<Arc<dyn TxPort>>,
     /// It has several rings to choose from.
     pub several: bool,
+    /// How these share what it gets.
+    pub weights: Weights,
     /// It has several rings, or stages or rates on the way to it: what is sent to it takes the long way.
     pub is_special: bool,
     /// It has stages or rates on the way from it.

@@ -7,6 +7,7 @@ use crate::firewall::FirewallSettings;
 use crate::flow::Priority;
 use crate::guard::{GuardSettings, Macs};
 use crate::option::Value;
+use crate::rss::RssWeights;
 use crate::snoop::{SnoopBridge, SnoopMember};
 use crate::stp::{StpBridge, StpMember};
 use crate::vlan::VlanSet;
@@ -72,6 +73,8 @@ pub struct MemberSettings {
     pub filters_max: u32,
     /// Receive rings of the uplink's interface for itself.
     pub rx_rings: u32,
+    /// How its rings share what it gets.
+    pub rss_weights: RssWeights,
     /// Whether its peer's memory may have pages of 1 GiB; `None`: as its zone has it.
     pub huge_1g: Option<bool>,
 }
@@ -114,6 +117,7 @@ impl MemberSettings {
             standby: set.effective(scope, "state") == Some(Value::Text("standby".into())),
             filters_max: number("filters-max"),
             rx_rings: number("rxrings"),
+            rss_weights: RssWeights::of(scope, set),
             huge_1g: match set.effective(scope, "huge-1g") {
                 Some(Value::Flag(flag)) => Some(flag),
                 _ => None,

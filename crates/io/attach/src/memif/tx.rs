@@ -41,7 +41,7 @@ use super::layout::DESC_FLAG_NEXT;
 use super::rx::{CHAIN_MAX, PER_LINE};
 use super::view::{Buffers, Ring, View};
 use crate::kick;
-use crate::port::{Kick, Lane, Sent, Stop, TxCaps, TxPort, share};
+use crate::port::{Kick, Lane, Progress, Sent, Stop, TxCaps, TxPort, share};
 use crate::soft;
 
 /// What a memif peer takes as it is: nothing. The metadata word of a descriptor has no agreed use.
@@ -852,6 +852,19 @@ impl TxPort for MemifTx {
 
     fn choices(&self, lane: Lane) -> u32 {
         self.share(lane)
+    }
+
+    fn progress(&self, ring: u8) -> Option<Progress> {
+        let Shared { ring, cursor, .. } = self.rings.get(usize::from(ring))?;
+        let put = cursor.next.load(Ordering::Relaxed);
+        let behind = put.wrapping_sub(ring.ring.theirs());
+        let unread = match ring.buffers {
+            Some(_) => behind,
+            // It gives a descriptor a second time when it has taken the first.
+            None => behind.wrapping_add(ring.ring.size()),
+        };
+        let lap = 1 << 16;
+        Some(Progress { put, unread, lap })
     }
 
     fn tx_burst_on(

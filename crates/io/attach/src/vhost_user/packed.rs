@@ -379,6 +379,27 @@ impl<A: Area> Ring for PackedOver<A> {
         self.size
     }
 
+    fn lap(&self) -> u32 {
+        u32::from(self.size).wrapping_mul(2)
+    }
+
+    fn unread(&self, next: u16) -> u16 {
+        let is_free = |n: u16| {
+            let (slot, wrap) = self.slot(self.advance(next, n));
+            Self::is_available(self.high(slot, Ordering::Acquire), wrap)
+        };
+        // Those that are available come first.
+        let (mut free, mut end) = (0u16, self.size);
+        while free < end {
+            let middle = free.midpoint(end);
+            match is_free(middle) {
+                true => free = middle.wrapping_add(1),
+                false => end = middle,
+            }
+        }
+        self.size.wrapping_sub(free)
+    }
+
     #[inline(always)]
     fn advance(&self, at: u16, n: u16) -> u16 {
         let laps = u32::from(self.size).wrapping_mul(2);
@@ -805,6 +826,7 @@ mod tests {
     fn places_go_round_twice() {
         for size in [1u16, 2, 7, 256] {
             let (ring, ..) = ring(size);
+            assert_eq!(ring.lap(), u32::from(size) * 2);
             let mut at = 0;
             for k in 0..5 * u32::from(size) {
                 let lap = k / u32::from(size);

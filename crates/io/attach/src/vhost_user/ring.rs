@@ -146,6 +146,12 @@ pub(super) trait Ring: Sized + Send + Sync {
     /// Number of descriptors.
     fn size(&self) -> u16;
 
+    /// Number of places until they are named anew.
+    fn lap(&self) -> u32;
+
+    /// At most so many places before `next` are used and not yet taken by the guest: it makes a descriptor available again when it has.
+    fn unread(&self, next: u16) -> u16;
+
     /// The place `n` behind `at`; `n` is at most the size.
     fn advance(&self, at: u16, n: u16) -> u16;
 

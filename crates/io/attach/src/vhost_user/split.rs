@@ -224,6 +224,15 @@ impl<A: Area> Ring for SplitOver<A> {
         self.mask.wrapping_add(1)
     }
 
+    fn lap(&self) -> u32 {
+        1 << 16
+    }
+
+    fn unread(&self, next: u16) -> u16 {
+        let free = self.avail_index().wrapping_sub(next);
+        self.size().checked_sub(free).unwrap_or(self.size())
+    }
+
     #[inline(always)]
     fn advance(&self, at: u16, n: u16) -> u16 {
         at.wrapping_add(n)

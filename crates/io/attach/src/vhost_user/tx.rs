@@ -55,7 +55,7 @@ use super::ring::{Ring, look_ahead};
 use super::ring_progress::Mark;
 use super::split::{Split, SplitOver};
 use crate::kick;
-use crate::port::{Kick, Lane, Sent, Stop, TxCaps, TxPort, share};
+use crate::port::{Kick, Lane, Progress, Sent, Stop, TxCaps, TxPort, share};
 
 /// Receive queues of one device.
 pub const QUEUES_MAX: usize = 16;
@@ -484,6 +484,15 @@ impl TxPort for VhostTx {
             either!(&self.0, queues => queues.enabled.load(Ordering::Acquire)),
             lane,
         )
+    }
+
+    fn progress(&self, ring: u8) -> Option<Progress> {
+        either!(&self.0, queues => {
+            let Queue { ring, cursor, .. } = queues.queues.get(usize::from(ring))?;
+            let put = cursor.next.load(Ordering::Relaxed);
+            let (unread, lap) = (ring.unread(put), ring.lap());
+            Some(Progress { put, unread, lap })
+        })
     }
 
     fn tx_burst_on(

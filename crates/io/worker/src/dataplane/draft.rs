@@ -17,6 +17,7 @@ use windlass_stats::{MemberCounters, Padded};
 use super::shaping::{FlowTuning, Shaping};
 use crate::meter::Account;
 use crate::ring::Spin;
+use crate::spread::Weights;
 
 /// What a member is besides its place on the bridge.
 #[derive(Clone, Debug, Default)]
@@ -33,6 +34,8 @@ pub struct MemberTuning {
     pub flows: Vec<FlowTuning>,
     /// Its place among members whose frames wait.
     pub priority: Priority,
+    /// How its rings share what it gets.
+    pub weights: Weights,
     /// The least time between two notifications of the member, in nanoseconds; 0 is no limit.
     pub kick_gap_ns: u64,
     /// Polling before sleep.

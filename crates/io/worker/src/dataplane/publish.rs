@@ -86,6 +86,7 @@ impl DataPlane {
                     bridge: m.bridge,
                     tx: m.tx.clone(),
                     several,
+                    weights: m.tuning.weights,
                     is_special: several || !egress.is_empty() || shape_in.is_some(),
                     is_staged: !ingress.is_empty() || shape_out.is_some(),
                     ingress,

@@ -1,3 +1,5 @@
+mod order;
+
 use std::sync::{Arc, Mutex};
 
 use windlass_attach::port::{TxCaps, TxPort};
@@ -97,6 +99,7 @@ fn limited(
         bridge: 0,
         tx: Some(sink.clone()),
         several: false,
+        weights: Default::default(),
         is_special: !egress.is_empty() || rate.is_some(),
         is_staged: false,
         shape_out: None,

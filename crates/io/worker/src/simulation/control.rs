@@ -15,6 +15,7 @@ use super::port::{FRAME, Mood, Pipe, Receive, Sink};
 use super::world::World;
 use crate::dataplane::{BridgeTuning, DataPlane, DataPlaneError, MemberTuning};
 use crate::ring::Spin;
+use crate::spread::Weights;
 
 /// Owners of one bridge in most simulations.
 const FEW: usize = 6;
@@ -196,6 +197,7 @@ impl World {
             maxbw: [0, 0, 10_000_000, 200_000_000][self.below(4)],
             flows: Vec::new(),
             priority: Default::default(),
+            weights: Weights::new([&[][..], &[1, 0], &[3, 1]][self.below(3)]),
             kick_gap_ns: [0, 0, 30_000][self.below(3)],
             spin: [Spin::default(), Spin::Always(3_000)][self.below(2)],
         }

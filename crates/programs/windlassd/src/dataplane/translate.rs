@@ -18,6 +18,7 @@ use windlass_nic::{DhcpNospoof, IpNospoof, Methods, Protection};
 use windlass_shm::{HugePages, Quota};
 use windlass_stats::{Drop, MemberTotals};
 use windlass_worker::dataplane::BridgeTuning;
+use windlass_worker::spread::Weights;
 use windlass_worker::{MemberTuning, Spin};
 
 use super::firewalls::Firewalls;
@@ -111,6 +112,7 @@ pub fn tuning(
         maxbw: u64::from(settings.maxbw) * 1_000_000,
         flows: Vec::new(),
         priority: priority(settings.priority),
+        weights: Weights::new(settings.rss_weights.as_slice()),
         kick_gap_ns: gap,
         spin,
     })
