@@ -275,6 +275,7 @@ impl Bridge {
         };
         // Timers that have run out count before what comes now.
         self.run(now);
+        let view = self.view(false, false);
         let Some(port) = self.ports.get_mut(at).filter(|port| port.is_enabled()) else {
             return;
         };
@@ -288,7 +289,7 @@ impl Bridge {
                 Bpdu::Config(_) | Bpdu::Tcn => port.received_stp = true,
             }
             port.is_edge = false;
-            port.edge_delay = Timer::after(now, MIGRATE_NS);
+            port.edge_delay = view.edge_delay(&port.conf);
             port.message = Some(bpdu);
         }
         self.run(now);

@@ -58,8 +58,8 @@
 //! - A new root port forwards at once only if its neighbour is nearer to the root than this bridge said it was, or if all designated
 //!   ports are in sync (as EIGRP's feasibility condition).
 //!
-//! On links of two bridges, 12,000 seeds without a loop; with hubs, where nobody can agree, one in 2,500 has one, when news are late for two
-//! forward delays.
+//! - A port on a hub that heard a BPDU is no edge before MaxAge without another one, not MigrateTime (17.23): the other ports of a hub may all be
+//!   silent, and one of them be a root port that goes by what it heard before.
 //!
 //! # What can be lost and what cannot
 //! A BPDU may be lost: a neighbour is believed for three hello times. Actions must not be: they are to be done in their order, and a state

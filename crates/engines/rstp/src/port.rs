@@ -348,6 +348,14 @@ impl View {
         ns(self.times.max_age)
     }
 
+    /// How long a port that says it is designated hears nothing before it is taken for an edge (EdgeDelay, 17.20.4).
+    pub(crate) fn edge_delay(&self, conf: &PortConf) -> Timer {
+        self.timer(match conf.point_to_point {
+            true => MIGRATE_NS,
+            false => self.max_age_ns(),
+        })
+    }
+
     pub(crate) fn timer(&self, ns: u64) -> Timer {
         Timer::after(self.now, ns)
     }

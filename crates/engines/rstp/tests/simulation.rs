@@ -5,14 +5,16 @@
 mod network;
 
 use network::{Network, Random, SECOND, Weather};
+use windlass_frame::Tick;
 use windlass_rstp::{BridgeConf, PortConf, Role, State};
 
 /// Stale information dies within max age and three hellos, then come two forward delays and the hello of the last hop: with the recommended
-/// values 58 s. On hubs nobody agrees, so news that come late start delays anew: one max age more.
+/// values 58 s. On hubs nobody agrees, so news that come late start delays anew: one max age and one forward delay more.
 fn bound(conf: &BridgeConf, hubs: bool) -> u64 {
-    let ages = if hubs { 2 } else { 1 };
-    let max_age = ages * u64::from(conf.max_age_s);
-    (max_age + 2 * u64::from(conf.forward_delay_s) + 4 * u64::from(conf.hello_s)) * SECOND
+    let more = u64::from(hubs);
+    let max_age = (1 + more) * u64::from(conf.max_age_s);
+    let delays = (2 + more) * u64::from(conf.forward_delay_s);
+    (max_age + delays + 4 * u64::from(conf.hello_s)) * SECOND
 }
 
 fn seeds(all: u64) -> impl Iterator<Item = u64> {
@@ -244,6 +246,27 @@ fn edges() {
     net.run(SECOND);
     assert!(!is_edge(&net, 4));
     net.assert_no_loop();
+}
+
+/// On a hub, a port that says it is designated and hears nobody is an edge after max age, also when it has heard a BPDU: others of the hub may be
+/// silent for longer than MigrateTime, and one of them be a root port that goes by what it heard before.
+#[test]
+fn silence_on_a_hub_makes_no_edge_soon() {
+    let mut net = pair();
+    let hub = PortConf {
+        point_to_point: false,
+        ..PortConf::default()
+    };
+    let medium = net.connect(&[(0, hub), (1, hub)]);
+    net.set(medium, true);
+    net.run(SECOND);
+    // The other bridge is silent: its port is one that takes no part.
+    net.bridges[1].set_link(1, false, Tick(net.now));
+    let is_edge = |net: &Network| net.bridges[0].port(1).expect("a port").is_edge;
+    net.run(10 * SECOND);
+    assert!(!is_edge(&net));
+    net.run(12 * SECOND);
+    assert!(is_edge(&net));
 }
 
 /// Behind a guarded port the root is not looked for, however good it is; the port opens when that bridge gives up.

@@ -5,7 +5,7 @@
 //! simulation shows that within 30 seeds.
 
 use super::Step;
-use crate::port::{MIGRATE_NS, Port, Role, State, View};
+use crate::port::{Port, Role, State, View};
 
 /// Port Role Transitions.
 pub(crate) fn transition(port: &mut Port, view: &View) -> Step {
@@ -129,12 +129,7 @@ fn designated(port: &mut Port, view: &View) -> bool {
     if !port.forward && !port.agreed && !port.proposing && !port.is_edge {
         // DESIGNATED_PROPOSE
         port.proposing = true;
-        let wait = if port.conf.point_to_point {
-            MIGRATE_NS
-        } else {
-            view.max_age_ns()
-        };
-        port.edge_delay = view.timer(wait);
+        port.edge_delay = view.edge_delay(&port.conf);
         port.new_info = true;
         return true;
     }
