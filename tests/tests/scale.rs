@@ -101,6 +101,63 @@ fn assert_linear(what: &str, few: Duration, many: Duration) {
     assert!(more < MORE_MAX, "{what}: {few:?}, then {many:?}");
 }
 
+/// Processor time of the thread that drives members.
+fn ran_in_rounds(daemon: &Daemon) -> Duration {
+    let threads = std::fs::read_dir(format!("/proc/{}/task", daemon.pid()));
+    let of = |thread: &std::fs::DirEntry| {
+        let name = std::fs::read_to_string(thread.path().join("comm")).unwrap_or_default();
+        name.trim() == "ports"
+    };
+    let thread = threads.expect("it runs").flatten().find(of);
+    let path = thread.expect("the thread").path().join("schedstat");
+    let text = std::fs::read_to_string(path).expect("a file");
+    let ns = text.split(' ').next().and_then(|ns| ns.parse().ok());
+    Duration::from_nanos(ns.expect("a number"))
+}
+
+/// What a guest says to a bridge that snoops, has a spanning tree and answers for neighbours costs the same beside 8 times as many members.
+#[test]
+fn members_that_rest_cost_nothing_when_one_speaks() {
+    const SAID: usize = 400;
+    // IGMPv2: a report for 239.1.2.3 from 10.9.0.2.
+    let report = [
+        &[1, 0, 0x5e, 1, 2, 3, 2, 0, 0, 0, 0, 2, 8, 0][..],
+        &[
+            0x45, 0, 0, 28, 0, 0, 0, 0, 1, 2, 0xbe, 0xd1, 10, 9, 0, 2, 239, 1, 2, 3,
+        ],
+        &[0x16, 0, 0xf8, 0xfa, 239, 1, 2, 3],
+    ]
+    .concat();
+    let work = |vnics: usize| {
+        let lab = Lab::start("members_that_rest_cost_nothing_when_one_speaks")?;
+        let daemon = lab.daemon();
+        apply_memifs(&lab, &daemon, vnics - 1);
+        lab.namespace("g");
+        let words = "--mac 02:00:00:00:00:02 --set neigh-suppress=on";
+        daemon.tap(&lab, "g0", "g", "", words);
+        daemon.must("bridge set br0 stp=on multicast-snooping=on multicast-querier=on");
+        let wire = Wire::open(&lab, "g", "eth0");
+        ran_at_rest(&daemon);
+        let before = ran_in_rounds(&daemon);
+        for _ in 0..SAID {
+            wire.send(&report);
+            std::thread::sleep(Duration::from_millis(3));
+        }
+        ran_at_rest(&daemon);
+        let ran = ran_in_rounds(&daemon) - before;
+        let heard = daemon.show("bridge", "br0")["multicast"]["ports"].take();
+        let heard = heard.as_array().expect("a list").iter();
+        let reports: u64 = heard.filter_map(|port| port["reports"].as_u64()).sum();
+        assert!(reports >= SAID as u64 / 2, "{reports}");
+        Some(ran)
+    };
+    let (Some(few), Some(many)) = (work(4096 / TIMES), work(4096)) else {
+        return;
+    };
+    println!("{SAID} reports: {few:?}, {TIMES} times as many members: {many:?}");
+    assert!(many < few * 2, "{few:?}, then {many:?}");
+}
+
 /// 4,096 VNICs, all that there can be, are made, and listed with their counters, for 8 times the work of 512.
 #[test]
 fn many_vnics_are_applied_in_linear_time() {

@@ -204,6 +204,8 @@ pub struct Snooper {
     conf: Conf,
     vids: BTreeSet<u16>,
     ports: BTreeMap<u16, Port>,
+    /// Those where routers are at all times.
+    always: BTreeSet<u16>,
     vlans: BTreeMap<(u16, Family), Vlan>,
     groups: BTreeMap<(u16, IpAddr), Entry>,
     memberships: u32,
@@ -222,6 +224,7 @@ impl Snooper {
             conf,
             vids: BTreeSet::new(),
             ports: BTreeMap::new(),
+            always: BTreeSet::new(),
             vlans: BTreeMap::new(),
             groups: BTreeMap::new(),
             memberships: 0,
@@ -292,6 +295,10 @@ impl Snooper {
         let is_new = !self.ports.contains_key(&id);
         let port = self.ports.entry(id).or_default();
         let former = std::mem::replace(&mut port.conf, conf);
+        match conf.routers {
+            Routers::Always => self.always.insert(id),
+            _ => self.always.remove(&id),
+        };
         if former.routers != conf.routers || is_new {
             self.version = self.version.wrapping_add(1);
             if conf.routers == Routers::Never {
@@ -326,6 +333,7 @@ impl Snooper {
         self.set_static(id, &BTreeSet::new());
         self.link_down(id);
         let port = self.ports.remove(&id);
+        self.always.remove(&id);
         self.version = self.version.wrapping_add(u64::from(port.is_some()));
     }
 
@@ -392,13 +400,10 @@ impl Snooper {
 
     /// Ports behind which routers of a VLAN are.
     pub fn routers(&self, vid: u16, family: Family) -> Vec<u16> {
-        let vlan = self.vlans.get(&(vid, family));
-        let is = |(id, port): (&u16, &Port)| {
-            let learned = || vlan.is_some_and(|vlan| vlan.routers.contains_key(id));
-            let is = port.conf.routers == Routers::Always || learned();
-            is.then_some(*id)
-        };
-        self.ports.iter().filter_map(is).collect()
+        let vlan = self.vlans.get(&(vid, family)).into_iter();
+        let learned = vlan.flat_map(|vlan| vlan.routers.keys());
+        let all: BTreeSet<u16> = learned.chain(&self.always).copied().collect();
+        all.into_iter().collect()
     }
 
     /// The querier of a VLAN: its source, and the port that it is behind; `None`: this bridge.

@@ -7,7 +7,8 @@
 //! # Over an upgrade
 //! A successor knows what is configured, and learns the rest anew.
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,7 @@ use windlass_neigh::{Neighbours, Outcome, PortConf};
 use windlass_worker::dataplane::now;
 use windlass_worker::{LocalFrame, Relayed};
 
+use super::members::Follower;
 use super::snoop::tagged;
 use super::{MemberState, Ports};
 
@@ -28,6 +30,10 @@ pub(super) struct Asked {
     /// The number of its bridge in the data plane.
     bridge: u16,
     ports: BTreeMap<Name, u16>,
+    /// Those of them with `neigh-suppress`.
+    suppressing: BTreeSet<Name>,
+    /// Whether the bridge filtered VLANs when all its members were told.
+    filtering: Option<bool>,
     lost: u64,
 }
 
@@ -107,59 +113,72 @@ impl Ports {
 
     /// Brings what is known up to date with members and time.
     pub(super) fn run_neighbours(&mut self) {
-        let suppressing = self.members.values().filter(|m| m.settings.neigh_suppress);
-        let mut wanted: Vec<Name> = suppressing.map(|m| m.bridge.clone()).collect();
-        wanted.sort_unstable();
-        wanted.dedup();
-        let bridges = &self.bridges;
-        let stays = |name: &Name, bridge| {
-            let state = bridges.get(name).filter(|b| b.id == bridge);
-            state.is_some() && wanted.contains(name)
-        };
-        let gone = self
-            .neighbours
-            .extract_if(.., |name, a| !stays(name, a.bridge));
-        let mut changed: Vec<Name> = gone.map(|(name, _)| name).collect();
+        let changed = self.members.take_changed(Follower::Neighbours);
+        let suppressing = changed.iter().filter_map(|name| self.members.get(name));
+        let suppressing = suppressing.filter(|m| m.settings.neigh_suppress);
+        let mut wanted: BTreeSet<Name> = suppressing.map(|m| m.bridge.clone()).collect();
+        wanted.extend(self.neighbours.keys().cloned());
+        let mut told = Vec::new();
         for name in wanted {
-            let Some(bridge) = self.bridges.get(&name).map(|b| (b.id, b.filtering)) else {
-                continue;
-            };
-            let mut asked = self.neighbours.remove(&name).unwrap_or_else(|| {
-                changed.push(name.clone());
-                Asked {
-                    bridge: bridge.0,
+            let state = self.bridges.get(&name).map(|b| (b.id, b.filtering));
+            let former = self.neighbours.remove(&name);
+            let was_there = former.is_some();
+            if let Some((bridge, filtering)) = state {
+                let former = former.filter(|asked| asked.bridge == bridge);
+                let is_new = former.is_none();
+                let mut asked = former.unwrap_or_else(|| Asked {
+                    bridge,
                     ..Asked::default()
+                });
+                let is_matched = asked.filtering.replace(filtering) == Some(filtering);
+                let names = match is_matched {
+                    true => Cow::Borrowed(&changed),
+                    false => Cow::Owned(&changed | &self.members.on_bridge(&name)),
+                };
+                self.match_neighbours(&name, &names, &mut asked);
+                if !asked.suppressing.is_empty() {
+                    asked.engine.advance(now());
+                    self.neighbours.insert(name.clone(), asked);
+                    if !is_new {
+                        continue;
+                    }
+                } else if !was_there {
+                    continue;
                 }
-            });
-            self.match_neighbours(&name, bridge.1, &mut asked);
-            asked.engine.advance(now());
-            self.neighbours.insert(name, asked);
+            }
+            told.push(name);
         }
-        for name in changed {
+        for name in told {
             self.neighbours_changed(&name);
         }
     }
 
-    fn match_neighbours(&self, bridge: &Name, filtering: bool, asked: &mut Asked) {
-        let Asked { engine, ports, .. } = asked;
-        ports.retain(|name, id| {
-            let member = self.members.get(name);
-            let stays = member.is_some_and(|m| m.bridge == *bridge && m.id == *id);
-            if !stays {
-                engine.remove_port(*id);
+    /// Tells an engine which of these members are its ports.
+    fn match_neighbours(&self, bridge: &Name, names: &BTreeSet<Name>, asked: &mut Asked) {
+        for name in names {
+            let member = self.members.get(name).filter(|m| m.bridge == *bridge);
+            if let Some(id) = asked.ports.get(name)
+                && member.is_none_or(|m| m.id != *id)
+            {
+                asked.engine.remove_port(*id);
+                asked.ports.remove(name);
             }
-            stays
-        });
-        for (name, member) in self.members.iter().filter(|(_, m)| m.bridge == *bridge) {
+            asked.suppressing.remove(name);
+            let Some(member) = member else {
+                continue;
+            };
             let mut conf = port_conf(member);
-            if !filtering {
+            if conf.suppress {
+                asked.suppressing.insert(name.clone());
+            }
+            if asked.filtering != Some(true) {
                 conf.fixed.iter_mut().for_each(|(vid, _)| *vid = 0);
             }
-            engine.set_port(member.id, conf);
+            asked.engine.set_port(member.id, conf);
             if member.rings == 0 {
-                engine.link_down(member.id);
+                asked.engine.link_down(member.id);
             }
-            ports.insert(name.clone(), member.id);
+            asked.ports.insert(name.clone(), member.id);
         }
     }
 

@@ -191,6 +191,7 @@ impl Ports {
     fn hear(&mut self) {
         for frame in self.plane.take_local() {
             if frame.is_snooped {
+                self.members.heard(frame.member);
                 if !self.hear_question(&frame) {
                     self.hear_snooped(&frame);
                 }

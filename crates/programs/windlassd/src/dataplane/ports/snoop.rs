@@ -7,12 +7,13 @@
 //! Ports::wait ------------------> Snooper::advance --Query--> DataPlane::relay, reply
 //!                                 Snooper::version ---------> DataPlane::set_groups
 //! ```
-//! [`Ports::run_snoops`] compares each engine with the members that there are, after every turn of the thread outside of edits. Groups are published at
+//! [`Ports::run_snoops`] compares each engine with the members that have changed, after every turn of the thread outside of edits. Groups are published at
 //! once, and again after [`PUBLISH_GAP`] at the earliest.
 //!
 //! # Over an upgrade
 //! A successor begins anew: everybody gets all groups until receivers have answered its first query, or the next one of another querier.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
@@ -26,6 +27,7 @@ use windlass_snoop::{Conf, Family, PortConf, Query, Relay, Routers, Snooper};
 use windlass_worker::dataplane::now;
 use windlass_worker::{DataPlaneError, LocalFrame, Relayed};
 
+use super::members::Follower;
 use super::{MemberState, Ports, mac_word};
 use crate::dataplane::host::Host;
 
@@ -38,13 +40,25 @@ const QUERIES_MAX: usize = 2 * 4096;
 /// Groups that are shown at most.
 const SHOWN_MAX: usize = 1000;
 
+/// A member that may be in groups.
+struct Port {
+    /// Its number in the data plane.
+    id: u16,
+    /// Its address, first byte lowest.
+    mac: u64,
+}
+
 /// The snooping of one bridge.
 pub(super) struct Snoop {
     engine: Snooper,
     /// The number of its bridge in the data plane.
     bridge: u16,
-    /// Number and address of each member, first byte lowest.
-    ports: BTreeMap<Name, (u16, u64)>,
+    ports: BTreeMap<Name, Port>,
+    /// The lowest address of its ports, first byte lowest; without a port there is nobody to ask, nor an address to ask from.
+    mac: Option<u64>,
+    vids: BTreeSet<u16>,
+    /// Whether the bridge filtered VLANs when all its members were told.
+    filtering: Option<bool>,
     /// What the data plane has, and when it may have another.
     published: Option<u64>,
     publish_at: Instant,
@@ -126,8 +140,14 @@ impl Ports {
     /// Reads what a receiver or a router of groups says, and passes it on.
     pub(super) fn hear_snooped(&mut self, frame: &LocalFrame) {
         let (id, vid) = (frame.member, frame.vid);
-        let has = |snoop: &&mut Snoop| snoop.ports.values().any(|(port, _)| *port == id);
-        let Some(snoop) = self.snoops.values_mut().find(has) else {
+        let name = self.members.name_of(id);
+        let member = name.and_then(|name| self.members.get(name));
+        let snoop = member.and_then(|member| self.snoops.get_mut(&member.bridge));
+        let is_port = |snoop: &&mut Snoop| {
+            let port = name.and_then(|name| snoop.ports.get(name));
+            port.is_some_and(|port| port.id == id)
+        };
+        let Some(snoop) = snoop.filter(is_port) else {
             return;
         };
         let set = match snoop.engine.receive(id, vid, frame.bytes(), now()) {
@@ -168,18 +188,22 @@ impl Ports {
                     .set_groups(snoop.bridge, self.groups_without_snooping(&name));
             }
         }
+        let changed = self.members.take_changed(Follower::Snoops);
         for (name, bridge, settings) in wanted {
             let mut snoop = self.snoops.remove(&name).unwrap_or_else(|| Snoop {
                 engine: Snooper::new(conf(&settings, 0)),
                 bridge,
                 ports: BTreeMap::new(),
+                mac: None,
+                vids: BTreeSet::new(),
+                filtering: None,
                 published: None,
                 publish_at: Instant::now(),
                 flood_unknown: true,
                 queries: VecDeque::new(),
                 relays_lost: 0,
             });
-            self.match_snooped(&name, &settings, &mut snoop);
+            self.match_snooped(&name, &settings, &changed, &mut snoop);
             snoop.engine.advance(now());
             self.send_queries(&name, &mut snoop);
             self.publish_groups(&name, &mut snoop);
@@ -188,58 +212,86 @@ impl Ports {
     }
 
     /// Tells an engine which members and VLANs there are.
-    fn match_snooped(&mut self, bridge: &Name, settings: &SnoopBridge, snoop: &mut Snoop) {
-        let Snoop {
-            engine,
-            ports,
-            queries,
-            ..
-        } = snoop;
-        ports.retain(|name, (id, _)| {
-            let member = self.members.get(name);
-            let stays = member.is_some_and(|m| m.bridge == *bridge && m.id == *id);
-            if !stays {
-                engine.remove_port(*id);
-                // Those that wait for workers, too: the number may be a member's of another bridge.
-                queries.retain(|query| query.port != Some(*id));
-            }
-            stays
-        });
+    fn match_snooped(
+        &mut self,
+        bridge: &Name,
+        settings: &SnoopBridge,
+        changed: &BTreeSet<Name>,
+        snoop: &mut Snoop,
+    ) {
         let filtering = self.bridges.get(bridge).is_some_and(|b| b.filtering);
-        let mut vids = BTreeSet::from_iter((!filtering).then_some(0));
-        for (name, member) in self.members.iter().filter(|(_, m)| m.bridge == *bridge) {
-            if member.settings.span {
-                continue;
-            }
-            if filtering {
+        let is_matched = snoop.filtering.replace(filtering) == Some(filtering);
+        let mut names = match is_matched {
+            true => Cow::Borrowed(changed),
+            false => Cow::Owned(changed | &self.members.on_bridge(bridge)),
+        };
+        if self.match_snooped_ports(bridge, &names, snoop) || !is_matched {
+            let macs = snoop.ports.values().map(|port| port.mac);
+            snoop.mac = macs.filter(|mac| *mac != 0).min_by_key(|m| m.swap_bytes());
+            let mut vids = BTreeSet::from_iter((!filtering).then_some(0));
+            let members = snoop.ports.keys().filter(|_| filtering);
+            let members = members.filter_map(|name| self.members.get(name));
+            for member in members.filter(|member| !member.settings.span) {
                 vids.extend(member.settings.vlans().iter());
             }
-            engine.set_port(member.id, port_conf(&member.settings.snoop));
-            if member.rings == 0 {
-                engine.link_down(member.id);
-            }
-            if !ports.contains_key(name) {
-                let mac = mac_of(member, self.host.as_mut());
-                ports.insert(name.clone(), (member.id, mac));
+            if vids != snoop.vids {
+                snoop.vids = vids;
+                // Groups of VLANs that came.
+                names.to_mut().extend(snoop.ports.keys().cloned());
             }
         }
-        let macs = ports.values().map(|(_, mac)| *mac);
-        let mac = macs.filter(|mac| *mac != 0).min_by_key(|m| m.swap_bytes());
-        // Without a member there is nobody to ask, nor an address to ask from.
-        if let Some(mac) = mac {
-            engine.configure(conf(settings, mac), &vids, now());
+        if let Some(mac) = snoop.mac {
+            let conf = conf(settings, mac);
+            snoop.engine.configure(conf, &snoop.vids, now());
         }
-        for (id, _) in ports.values() {
-            let member = self.members.of(*id);
-            let statics = member.into_iter();
-            let statics = statics.flat_map(|member| member.settings.static_groups(filtering));
+        for name in &*names {
+            let (Some(port), Some(member)) = (snoop.ports.get(name), self.members.get(name)) else {
+                continue;
+            };
+            let statics = member.settings.static_groups(filtering);
             let statics = statics.filter_map(|(vlan, group)| Some((vlan?, group)));
-            engine.set_static(*id, &statics.collect());
+            snoop.engine.set_static(port.id, &statics.collect());
         }
         if snoop.flood_unknown != settings.flood_unknown {
             snoop.flood_unknown = settings.flood_unknown;
             snoop.published = None;
         }
+    }
+
+    /// Tells an engine which of these members are its ports; whether one of the bridge is among them.
+    fn match_snooped_ports(
+        &mut self,
+        bridge: &Name,
+        names: &BTreeSet<Name>,
+        snoop: &mut Snoop,
+    ) -> bool {
+        let mut is_other = false;
+        for name in names {
+            let member = self.members.get(name).filter(|m| m.bridge == *bridge);
+            if let Some(&Port { id, .. }) = snoop.ports.get(name)
+                && member.is_none_or(|m| m.id != id)
+            {
+                snoop.engine.remove_port(id);
+                // Those that wait for workers, too: the number may be a member's of another bridge.
+                snoop.queries.retain(|query| query.port != Some(id));
+                snoop.ports.remove(name);
+                is_other = true;
+            }
+            is_other |= member.is_some();
+            let Some(member) = member.filter(|member| !member.settings.span) else {
+                continue;
+            };
+            let conf = port_conf(&member.settings.snoop);
+            snoop.engine.set_port(member.id, conf);
+            if member.rings == 0 {
+                snoop.engine.link_down(member.id);
+            }
+            if !snoop.ports.contains_key(name) {
+                let (id, mac) = (member.id, mac_of(member, self.host.as_mut()));
+                snoop.ports.insert(name.clone(), Port { id, mac });
+            }
+        }
+        is_other
     }
 
     fn send_queries(&mut self, bridge: &Name, snoop: &mut Snoop) {
@@ -331,12 +383,12 @@ impl Ports {
             .vlans()
             .flat_map(|(vid, family)| engine.routers(vid, family))
             .collect();
-        let ports = snoop.ports.iter().map(|(name, (id, _))| {
-            let counts = engine.counts(*id);
+        let ports = snoop.ports.iter().map(|(name, port)| {
+            let counts = engine.counts(port.id);
             McastPortView {
                 member: name.clone(),
-                router: routers.contains(id),
-                groups: engine.memberships(*id) as u64,
+                router: routers.contains(&port.id),
+                groups: engine.memberships(port.id) as u64,
                 reports: counts.reports,
                 queries: counts.queries,
                 refused: counts.refused,

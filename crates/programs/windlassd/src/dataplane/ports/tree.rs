@@ -7,7 +7,7 @@
 //!                     Bridge::set_link ---+---+--> FdbWriter::flush_member
 //! Ports::wait ------> Bridge::advance ----+   +--> DataPlane::send
 //! ```
-//! [`Ports::run_trees`] compares each engine with the members that there are, after every turn of the thread outside of edits: no edit has to
+//! [`Ports::run_trees`] compares each engine with the members that have changed, after every turn of the thread outside of edits: no edit has to
 //! know of spanning tree. A member that takes part starts as discarding ([`Ports::first_state`]).
 //!
 //! A member is up while its state is. Where a link is cut and the kernel does not know, three hellos without a BPDU tell.
@@ -20,7 +20,7 @@
 //! # Limits
 //! 4,095 members of a bridge take part; one more forwards nothing. The bridge's address is the lowest of its members that take part.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -32,6 +32,7 @@ use windlass_rstp::vector::PortId;
 use windlass_rstp::{Action, Bridge, BridgeConf, PortConf, PortStatus, Role, State, bpdu};
 use windlass_worker::dataplane::now;
 
+use super::members::Follower;
 use super::{MemberState, Ports, mac_word};
 use crate::dataplane::host::Host;
 
@@ -64,6 +65,12 @@ struct Bpdus {
 pub(super) struct Tree {
     engine: Bridge,
     ports: BTreeMap<Name, TreePort>,
+    /// Their names by number in the tree.
+    names: BTreeMap<u16, Name>,
+    /// The lowest address of its ports, first byte lowest; 0: there is none.
+    mac: u64,
+    /// It was compared with all members of its bridge.
+    is_matched: bool,
 }
 
 /// A tree for a successor.
@@ -75,13 +82,34 @@ struct Left {
 }
 
 impl Tree {
+    fn new(engine: Bridge) -> Tree {
+        Tree {
+            engine,
+            ports: BTreeMap::new(),
+            names: BTreeMap::new(),
+            mac: 0,
+            is_matched: false,
+        }
+    }
+
     fn free_number(&self) -> Option<u16> {
-        let is_free = |n: &u16| !self.ports.values().any(|port| port.number == *n);
+        let is_free = |n: &u16| !self.names.contains_key(n);
         (1..=PortId::NUMBER_MAX).find(is_free)
     }
 
+    fn insert(&mut self, name: &Name, port: TreePort) {
+        self.names.insert(port.number, name.clone());
+        self.ports.insert(name.clone(), port);
+    }
+
+    fn remove(&mut self, name: &Name) {
+        if let Some(port) = self.ports.remove(name) {
+            self.names.remove(&port.number);
+        }
+    }
+
     fn name(&self, number: u16) -> Option<(&Name, &TreePort)> {
-        self.ports.iter().find(|(_, port)| port.number == number)
+        self.ports.get_key_value(self.names.get(&number)?)
     }
 }
 
@@ -170,19 +198,23 @@ impl Ports {
         if !frame.starts_with(&bpdu::DESTINATION) {
             return;
         }
-        for tree in self.trees.values_mut() {
-            let Some(port) = tree.ports.values_mut().find(|port| port.id == id) else {
-                continue;
-            };
-            match bpdu::parse(frame) {
-                Ok(heard) => {
-                    port.bpdus.received += 1;
-                    tree.engine.receive(port.number, heard, now());
-                }
-                Err(error) => {
-                    port.bpdus.malformed += 1;
-                    tracing::debug!("a malformed BPDU: {error}");
-                }
+        let name = self.members.name_of(id);
+        let member = name.and_then(|name| self.members.get(name));
+        let tree = member.and_then(|member| self.trees.get_mut(&member.bridge));
+        let (Some(name), Some(tree)) = (name, tree) else {
+            return;
+        };
+        let Some(port) = tree.ports.get_mut(name).filter(|port| port.id == id) else {
+            return;
+        };
+        match bpdu::parse(frame) {
+            Ok(heard) => {
+                port.bpdus.received += 1;
+                tree.engine.receive(port.number, heard, now());
+            }
+            Err(error) => {
+                port.bpdus.malformed += 1;
+                tracing::debug!("a malformed BPDU: {error}");
             }
         }
     }
@@ -208,12 +240,22 @@ impl Ports {
             .filter_map(|(name, bridge)| Some((name.clone(), bridge.stp?)))
             .collect();
         self.drop_trees(&wanted);
+        let changed = self.members.take_changed(Follower::Trees);
         for (name, stp) in wanted {
-            let mut tree = self.trees.remove(&name).unwrap_or_else(|| Tree {
-                engine: Bridge::new(bridge_conf(&stp, 0), now()),
-                ports: BTreeMap::new(),
+            let new = || Tree::new(Bridge::new(bridge_conf(&stp, 0), now()));
+            let mut tree = self.trees.remove(&name).unwrap_or_else(new);
+            let all = (!tree.is_matched).then(|| {
+                let mut all = self.members.on_bridge(&name);
+                all.extend(tree.ports.keys().cloned());
+                all
             });
-            self.match_members(&name, &stp, &mut tree);
+            let names = all.as_ref().unwrap_or(&changed);
+            self.match_ports(&name, names, &mut tree);
+            tree.is_matched = true;
+            // Before anything is said.
+            let conf = bridge_conf(&stp, tree.mac);
+            tree.engine.configure(conf, now());
+            self.match_links(names, &mut tree);
             tree.engine.advance(now());
             self.act(&name, &mut tree);
             self.trees.insert(name, tree);
@@ -237,50 +279,60 @@ impl Ports {
         }
     }
 
-    /// Tells a tree which members there are, how they are configured and whether they are up.
-    fn match_members(&mut self, bridge: &Name, stp: &StpBridge, tree: &mut Tree) {
-        let now = now();
-        let mut opened = Vec::new();
-        tree.ports.retain(|name, port| {
-            let member = self.members.get(name);
-            let member = member.filter(|m| m.bridge == *bridge && m.id == port.id);
-            let stays = member.is_some_and(takes_part);
-            if !stays {
-                tree.engine.remove_port(port.number, now);
-                opened.extend(member.map(|m| (m.id, PortState::Forwarding)));
-            }
-            stays
-        });
-        self.plane.set_states(&opened);
-        let on = |member: &MemberState| member.bridge == *bridge && takes_part(member);
-        for (name, member) in self.members.iter().filter(|(_, m)| on(m)) {
-            if !tree.ports.contains_key(name) {
-                let Some(number) = tree.free_number() else {
-                    continue;
-                };
-                let port = tree_port(member, self.host.as_mut(), number);
-                tree.ports.insert(name.clone(), port);
+    /// Tells a tree which of these members are its ports.
+    fn match_ports(&mut self, bridge: &Name, names: &BTreeSet<Name>, tree: &mut Tree) {
+        let (mut opened, mut is_other) = (Vec::new(), false);
+        for name in names {
+            let member = self.members.get(name).filter(|m| m.bridge == *bridge);
+            let Some(port) = tree.ports.get(name) else {
+                continue;
+            };
+            let same = member.filter(|m| m.id == port.id);
+            if !same.is_some_and(takes_part) {
+                tree.engine.remove_port(port.number, now());
+                opened.extend(same.map(|m| (m.id, PortState::Forwarding)));
+                tree.remove(name);
+                is_other = true;
             }
         }
-        // Before anything is said.
-        let macs = tree.ports.values().map(|port| port.mac);
-        let mac = macs
-            .filter(|mac| *mac != 0)
-            .min_by_key(|mac| mac.swap_bytes());
-        tree.engine
-            .configure(bridge_conf(stp, mac.unwrap_or(0)), now);
-        for (name, member) in self.members.iter().filter(|(_, m)| on(m)) {
-            let Some(port) = tree.ports.get_mut(name) else {
+        self.plane.set_states(&opened);
+        for name in names {
+            let member = self.members.get(name).filter(|m| m.bridge == *bridge);
+            let Some(member) = member.filter(|m| takes_part(m) && !tree.ports.contains_key(name))
+            else {
+                continue;
+            };
+            let Some(number) = tree.free_number() else {
+                break;
+            };
+            let port = tree_port(member, self.host.as_mut(), number);
+            tree.insert(name, port);
+            is_other = true;
+        }
+        if is_other || !tree.is_matched {
+            let macs = tree.ports.values().map(|port| port.mac);
+            let mac = macs
+                .filter(|mac| *mac != 0)
+                .min_by_key(|mac| mac.swap_bytes());
+            tree.mac = mac.unwrap_or(0);
+        }
+    }
+
+    /// Tells a tree how these of its ports are configured, and whether they are up.
+    fn match_links(&self, names: &BTreeSet<Name>, tree: &mut Tree) {
+        for name in names {
+            let (Some(member), Some(port)) = (self.members.get(name), tree.ports.get_mut(name))
+            else {
                 continue;
             };
             let settings = &member.settings.stp;
             port.sends = settings.member;
             let conf = port_conf(settings);
             port.cost = conf.cost;
-            tree.engine.set_port(port.number, conf, now);
+            tree.engine.set_port(port.number, conf, now());
             let endpoint = member.endpoint.as_ref();
             let is_up = member.rings != 0 && endpoint.is_some_and(|e| e.status().up);
-            tree.engine.set_link(port.number, is_up, now);
+            tree.engine.set_link(port.number, is_up, now());
         }
     }
 
@@ -332,10 +384,7 @@ impl Ports {
     }
 
     fn go_on_with(&mut self, bridge: Name, left: Left) {
-        let mut tree = Tree {
-            engine: left.engine.rebased(now()),
-            ports: BTreeMap::new(),
-        };
+        let mut tree = Tree::new(left.engine.rebased(now()));
         let mut states = Vec::new();
         for (name, number, bpdus) in left.ports {
             let member = self.members.get(&name).filter(|m| m.bridge == bridge);
@@ -343,7 +392,7 @@ impl Ports {
                 states.push((member.id, plane_state(port.state)));
                 let mut port = tree_port(member, self.host.as_mut(), number);
                 port.bpdus = bpdus;
-                tree.ports.insert(name, port);
+                tree.insert(&name, port);
             } else {
                 tree.engine.remove_port(number, now());
             }
@@ -376,9 +425,9 @@ impl Ports {
                 Action::Send(number, message) => {
                     self.plane.set_states(&std::mem::take(&mut states));
                     let frame = message.frame(tree.engine.conf().address);
-                    let mut ports = tree.ports.iter_mut();
-                    let to = ports.find(|(_, port)| port.number == number && port.sends);
-                    if let Some((name, port)) = to {
+                    let name = tree.names.get(&number);
+                    let port = name.and_then(|name| tree.ports.get_mut(name));
+                    if let (Some(name), Some(port)) = (name, port.filter(|port| port.sends)) {
                         match self.plane.send(port.id, &frame) {
                             Ok(()) => port.bpdus.sent += 1,
                             Err(error) => {
