@@ -8,8 +8,8 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use windlass_bench::compare::peers::Plug;
 use windlass_bench::compare::{
-    firewall, gap, idle, neighbour, overload, peers, rate, segments, sockets, stop, tap, uplink,
-    vhost, workers,
+    capacity, firewall, gap, idle, neighbour, overload, peers, rate, segments, sockets, stop, tap,
+    uplink, vhost, workers,
 };
 
 /// Measures windlass beside named peers, in turns, and prints both sides with their spread.
@@ -48,6 +48,8 @@ enum What {
     Tap(tap::Options),
     /// Processor time of an idle daemon
     Idle(idle::Options),
+    /// Memory of the daemon with VNICs, flows and tracked connections
+    Capacity(capacity::Options),
     /// Sources that do not stop by themselves, far beyond the capacity
     Overload(overload::Options),
     /// AF_XDP, packet sockets and the Linux bridge between two veth pairs
@@ -87,6 +89,7 @@ fn run(options: Options) -> Result<()> {
         What::Firewall(options) => firewall::run(&options, &programs, json),
         What::Tap(options) => tap::run_all(&options, &programs, json),
         What::Idle(options) => idle::run(&options, &programs),
+        What::Capacity(options) => capacity::run(&options, &programs, json),
         What::Overload(options) => overload::run(&options, &programs, json),
         What::Uplink(options) => uplink::run(&options, &programs, json),
         What::Sockets(options) => sockets::run(&options, &programs, json),
