@@ -265,14 +265,13 @@ fn take_socket(pidfd: &OwnedFd, fd: i32, job: &Job) -> Result<OwnedFd, Reason> {
     if fd < 0 {
         return Err(Reason::NotRescuable);
     }
-    match pidfd_getfd(pidfd, fd, PidfdGetfdFlags::empty()) {
-        Ok(taken) => {
-            let is_found = socket_cookie(&taken).is_ok_and(|its| has_cookie(job, its));
-            is_found.then_some(taken).ok_or(Reason::NotRescuable)
-        }
-        Err(Errno::PERM) => Err(OUT_OF_REACH),
-        Err(_) => Err(Reason::NotRescuable),
-    }
+    let taken = pidfd_getfd(pidfd, fd, PidfdGetfdFlags::empty());
+    let taken = taken.map_err(|errno| match errno {
+        Errno::PERM => OUT_OF_REACH,
+        _ => Reason::NotRescuable,
+    })?;
+    let is_found = socket_cookie(&taken).is_ok_and(|its| has_cookie(job, its));
+    is_found.then_some(taken).ok_or(Reason::NotRescuable)
 }
 
 /// The numbers under which a process has sockets, as far as they may be seen, among at most `left` descriptors; `None` where there were

@@ -94,8 +94,7 @@ impl Listeners {
 
     /// Whether others find the common socket.
     pub(crate) fn is_in_place(&self) -> bool {
-        let common = self.all.get(&COMMON);
-        common.is_some_and(Listener::is_in_place)
+        self.all.get(&COMMON).is_some_and(Listener::is_in_place)
     }
 
     /// Removes the paths, as far as they are still these sockets'.

@@ -54,16 +54,13 @@ pub(crate) fn rows(processes: &Processes, slabs: &Slabs, uid: Option<u32>) -> Ve
     for (slot, process) in own.take(rows_max) {
         Row::Process(process_row(slot, process)).encode(&mut bytes);
     }
-    let shared = slabs.iter();
-    let shared = shared.filter(|(_, slab)| slab.slots.iter().any(is_his));
-    for (id, slab) in shared {
-        for chan in slab.map.channels() {
+    let is_seen = |slots: [u16; 2]| slots.iter().any(is_his);
+    for (id, slab) in slabs.iter().filter(|(_, slab)| is_seen(slab.slots)) {
+        let channels = slab.map.channels();
+        for (chan, words) in channels.filter_map(|chan| Some((chan, slab.map.chan(chan)?))) {
             if bytes.len() >= rows_max * ROW_BYTES {
                 return bytes;
             }
-            let Some(words) = slab.map.chan(chan) else {
-                continue;
-            };
             let row = ChannelRow {
                 slab: id,
                 chan,

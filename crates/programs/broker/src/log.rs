@@ -39,11 +39,8 @@ impl Log {
         if self.second.elapsed() >= Duration::from_secs(1) {
             if self.left_out > 0 {
                 // Nobody reads it: nothing to be done about that.
-                let _ = writeln!(
-                    stderr(),
-                    "windlass-broker: {} lines left out",
-                    self.left_out
-                );
+                let left_out = self.left_out;
+                let _ = writeln!(stderr(), "windlass-broker: {left_out} lines left out");
             }
             (self.second, self.written, self.left_out) = (Instant::now(), 0, 0);
         }

@@ -31,15 +31,6 @@ use crate::limits::{PROCESSES_MAX, PROCESSES_PER_USER_MAX};
 use crate::server::PROCESS;
 use crate::table::Table;
 
-/// Whose connections one directory lists.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Group {
-    /// One user's, or those of the users that rules join with him, by the lowest of them.
-    User(u32),
-    /// All who were started with `--share`.
-    Shared,
-}
-
 /// What is known of a process when it registers.
 #[derive(Debug)]
 pub(crate) struct Newcomer {
@@ -48,7 +39,9 @@ pub(crate) struct Newcomer {
     pub(crate) key: Key,
     /// What it was: see [`Identity`].
     pub(crate) identity: Identity,
-    pub(crate) group: Group,
+    /// Whose connections its directory lists: its user's, or those of the users that rules join with him, by the lowest of them;
+    /// `None`: those of all who were started with `--share`.
+    pub(crate) group: Option<u32>,
     pub(crate) netns: u64,
     /// Address in it of what may be read about its sockets.
     pub(crate) report: u64,
@@ -302,7 +295,7 @@ mod tests {
             },
             identity: Identity::of(&process).expect("an identity"),
             process,
-            group: Group::User(uid),
+            group: Some(uid),
             netns: 1,
             report: 0,
         }

@@ -20,7 +20,7 @@ use crate::host::look;
 use crate::inquiry::{Asker, Connection, Then};
 use crate::limits::{HELPED_REQUESTS, ROWS_PER_REQUEST};
 use crate::listing;
-use crate::processes::{Group, Newcomer};
+use crate::processes::Newcomer;
 use crate::server::Broker;
 
 impl Broker {
@@ -113,11 +113,7 @@ impl Broker {
         if !self.policy.admits(key.uid, &identity.program) {
             return Err(Reason::Policy);
         }
-        let group = if flags & SHARE != 0 {
-            Group::Shared
-        } else {
-            Group::User(self.policy.group(key.uid))
-        };
+        let group = (flags & SHARE == 0).then(|| self.policy.group(key.uid));
         let newcomer = Newcomer {
             process,
             key,
@@ -192,7 +188,7 @@ impl Broker {
         if (a.netns, a.key.userns) != (b.netns, b.key.userns) {
             return Err(Reason::OtherNetns);
         }
-        let both_share = a.group == Group::Shared && b.group == Group::Shared;
+        let both_share = a.group.is_none() && b.group.is_none();
         let (uid, peer_uid) = (a.key.uid, b.key.uid);
         if uid != peer_uid && !both_share && !self.policy.joins(uid, peer_uid) {
             return Err(Reason::OtherUser);
