@@ -585,9 +585,11 @@ impl Stage {
     fn change_and_register(&self, id: u32) -> String {
         let kind = windlass_sys::unix::SocketKind::SeqPacket;
         let to = windlass_sys::unix::connect(&broker(), kind).expect("connected");
+        // Those of all threads: the kernel shows the first one's.
         // SAFETY: takes numbers.
-        let changed = unsafe { [libc::setresgid(id, id, id), libc::setresuid(id, id, id)] };
-        assert_eq!(changed, [0, 0]);
+        assert_eq!(unsafe { libc::setresgid(id, id, id) }, 0);
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::setresuid(id, id, id) }, 0);
         let who = registration(self.stream().as_raw_fd(), self.cookie(), 0, 0);
         let flags = rustix::net::SendFlags::NOSIGNAL;
         rustix::net::send(&to, &who.encode(), flags).expect("asked");
