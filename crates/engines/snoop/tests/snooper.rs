@@ -370,6 +370,11 @@ fn one_port_takes_its_share_only() {
     }
     let has = |world: &World| [1, 2, 3].map(|port| world.snooper.memberships(port));
     assert_eq!(has(&world), [32, 32, 0]);
+    // Nor does one that has as much as another take from it.
+    for last in 0..=255 {
+        world.send(1, &join(last)).expect("relayed");
+    }
+    assert_eq!(has(&world), [32, 32, 0]);
     assert!(world.snooper.counts(1).over_limit > 200);
     for last in 0..10 {
         world.send(3, &join(100 + last)).expect("relayed");
