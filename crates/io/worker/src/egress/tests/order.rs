@@ -126,6 +126,7 @@ fn topo(receiver: &Arc<Receiver>, weights: Weights) -> Topo {
             kick_gap_ns: 0,
             spin: Spin::default(),
             attachment: 1,
+            owner: None,
             accounts: (0..2).map(|_| Account::default()).collect(),
             counters: Arc::new([Padded::new(MemberCounters::zero())]),
         }))],
