@@ -1,8 +1,11 @@
-//! What a firewall costs, in nanoseconds a frame: bursts of 64 small UDP datagrams that pass, of established flows and of new ones.
+//! What a firewall costs, in nanoseconds a frame: bursts of 64 small packets that pass, of established flows and of new ones.
 //!
 //! ```text
 //! cargo run --release -p windlass-firewall --example firewall_cost
 //! ```
+//!
+//! With `udp` or `tcp`, a number of rules, of flows and of rounds it does that alone, to be counted by `valgrind --tool=callgrind`: a round
+//! sends each flow once, the first one opens it.
 
 use std::hint::black_box;
 use std::net::Ipv4Addr;
@@ -14,7 +17,7 @@ use windlass_frame::{BURST, Claim, Deepen, HEADROOM, Heads, RxId, Tick};
 use windlass_nic::{IngressStage, Leaving};
 use windlass_rules::Rules;
 use windlass_wire::MacAddr;
-use windlass_wire::build::{self, Ends, Link};
+use windlass_wire::build::{self, Ends, Link, Tcp};
 
 /// Nobody listens.
 #[derive(Debug)]
@@ -53,7 +56,7 @@ fn rules(count: u32, counts: bool) -> Rules {
     let text: Vec<String> = (1..count).map(rule).collect();
     let counts = if counts { " count" } else { "" };
     format!(
-        "{}\naccept{counts} out udp to 10.0.0.0/8 port 5000-6000",
+        "{}\naccept{counts} out to 10.0.0.0/8 state new,established",
         text.join("\n")
     )
     .parse()
@@ -61,7 +64,7 @@ fn rules(count: u32, counts: bool) -> Rules {
 }
 
 /// A burst of the flows from number `first` on, of `flows`.
-fn fill(heads: &mut Heads, first: u32, flows: u32) {
+fn fill(heads: &mut Heads, first: u32, flows: u32, is_tcp: bool) {
     heads.clear(RxId(0), Tick(1_000_000_000));
     heads.n = BURST;
     for (i, number) in (first..).take(BURST).enumerate() {
@@ -75,8 +78,18 @@ fn fill(heads: &mut Heads, first: u32, flows: u32) {
         let ends = Ends::V4(Ipv4Addr::new(10, 0, 0, 1), to);
         let ports = (1_024 + (number % 4_096) as u16, 5_000);
         let out = &mut heads.snap[i].0[HEADROOM..];
-        let len = build::udp_frame(out, &link, &ends, ports, &[1; 18]).expect("room");
-        heads.admit(i, len.max(60) as u32, Claim::NONE);
+        let tcp = Tcp {
+            src: ports.0,
+            dst: ports.1,
+            flags: 16,
+            window: 1_000,
+            ..Tcp::default()
+        };
+        let len = match is_tcp {
+            true => build::tcp_frame(out, &link, &ends, &tcp, &[1; 6]),
+            false => build::udp_frame(out, &link, &ends, ports, &[1; 18]),
+        };
+        heads.admit(i, len.expect("room") as u32, Claim::NONE);
     }
 }
 
@@ -87,33 +100,44 @@ fn pass(stage: &Firewall, heads: &mut Heads) -> f64 {
     start.elapsed().as_nanos() as f64
 }
 
-/// Bursts of so many flows through such rules: nanoseconds a frame of established ones and of new ones, and what the rules take.
-fn measure(count: u32, flows: u32, counts: bool) -> (f64, Option<f64>, String) {
-    let start = Instant::now();
+/// All flows, in bursts.
+fn bursts(flows: u32, is_tcp: bool) -> Vec<Box<Heads>> {
+    let burst = |n| {
+        let mut heads = Heads::boxed();
+        fill(&mut heads, n * BURST as u32, flows, is_tcp);
+        heads
+    };
+    (0..flows / BURST as u32).map(burst).collect()
+}
+
+/// A member's firewall that knows nothing yet; the way out.
+fn firewall(rules: &Arc<Compiled>, seed: u64) -> Firewall {
+    let tracker = Tracker::new(32_768, [seed + 5, 0x9e37_79b9_7f4a_7c15]);
+    let policy = Policy::new(rules.clone(), &mut Ledger::default());
+    let owner = Owner {
+        member: RxId(0),
+        mac: 0,
+        tell: Arc::new(Deaf),
+    };
+    let [out, _] = Firewall::both(&Arc::new(policy), &Arc::new(Mutex::new(tracker)), &owner);
+    out
+}
+
+fn compiled(count: u32, counts: bool) -> Arc<Compiled> {
     let list = List::new(&rules(count, counts)).expect("room");
-    let rules = Arc::new(Compiled::new([Some(Arc::new(list))]));
-    let compiled = start.elapsed();
-    let mut bursts: Vec<_> = (0..flows / BURST as u32)
-        .map(|n| {
-            let mut heads = Heads::boxed();
-            fill(&mut heads, n * BURST as u32, flows);
-            heads
-        })
-        .collect();
+    Arc::new(Compiled::new([Some(Arc::new(list))]))
+}
+
+/// Bursts of so many flows through such rules: nanoseconds a frame of established ones and of new ones, and what the rules take.
+fn measure(count: u32, flows: u32, counts: bool, is_tcp: bool) -> (f64, Option<f64>, String) {
+    let start = Instant::now();
+    let rules = compiled(count, counts);
+    let taken = start.elapsed();
+    let mut bursts = bursts(flows, is_tcp);
     let per_frame = |ns: f64, bursts: usize| ns / bursts as f64 / BURST as f64;
     let (mut new, mut established) = (None, f64::MAX);
     for seed in 0..5 {
-        let tracker = Arc::new(Mutex::new(Tracker::new(
-            32_768,
-            [seed + 5, 0x9e37_79b9_7f4a_7c15],
-        )));
-        let policy = Policy::new(rules.clone(), &mut Ledger::default());
-        let owner = Owner {
-            member: RxId(0),
-            mac: 0,
-            tell: Arc::new(Deaf),
-        };
-        let [out, _] = Firewall::both(&Arc::new(policy), &tracker, &owner);
+        let out = firewall(&rules, seed);
         // The first connection makes the table.
         pass(&out, &mut bursts[0]);
         let ns: f64 = bursts
@@ -140,19 +164,39 @@ fn measure(count: u32, flows: u32, counts: bool) -> (f64, Option<f64>, String) {
             .iter()
             .all(|heads| heads.verdict.iter().all(|v| v.as_drop().is_none()))
     );
-    let rules = format!("{} KiB in {compiled:.1?}", rules.bytes() >> 10);
+    let rules = format!("{} KiB in {taken:.1?}", rules.bytes() >> 10);
     (established, new, rules)
 }
 
 fn main() {
-    println!("rules  flows   established, counted   new, counted (ns a frame)");
-    for count in [1, 100, 1_000, 10_000] {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if let [kind, numbers @ ..] = words.as_slice() {
+        let numbers = numbers.iter().map(|n| n.parse().expect("a number"));
+        let [count, flows, rounds] = numbers.collect::<Vec<u32>>()[..] else {
+            panic!("udp or tcp, then rules, flows and rounds");
+        };
+        let (mut bursts, out) = (
+            bursts(flows, kind == "tcp"),
+            firewall(&compiled(count, false), 0),
+        );
+        for _ in 0..rounds {
+            for heads in &mut bursts {
+                pass(&out, heads);
+            }
+        }
+        return;
+    }
+    println!("       rules  flows   established, counted   new, counted (ns a frame)");
+    for (kind, count) in [("udp", 1), ("udp", 100), ("udp", 1_000), ("udp", 10_000)]
+        .into_iter()
+        .chain([("tcp", 100), ("tcp", 10_000)])
+    {
         for flows in [64, 10_048] {
-            let (established, new, rules) = measure(count, flows, false);
-            let (counted, new_counted, _) = measure(count, flows, true);
+            let (established, new, rules) = measure(count, flows, false, kind == "tcp");
+            let (counted, new_counted, _) = measure(count, flows, true, kind == "tcp");
             let shown = |ns: Option<f64>| ns.map_or("-".to_owned(), |ns| format!("{ns:.1}"));
             println!(
-                "{count:6} {flows:6} {established:8.1} {counted:8.1} {:>8} {:>8}   {rules}",
+                "{kind} {count:6} {flows:6} {established:8.1} {counted:8.1} {:>8} {:>8}   {rules}",
                 shown(new),
                 shown(new_counted)
             );

@@ -107,15 +107,20 @@ impl Firewall {
         let (policy, direction) = (&*self.policy, self.direction);
         let moment = moment(now.0);
         let found = tracker.look(direction, &packet, moment, policy.generation);
-        if let (Some(slot), Some(decided), false) = (found.slot, found.decided, found.is_outside) {
+        if let (Some(slot), Some(decided)) = (found.slot, found.decided) {
+            if decided.accepts()
+                && !tracker.go_on(slot, direction, &packet, moment)
+                && policy.has_states()
+            {
+                return Decision::Outside;
+            }
             if decided.number() != 0 {
                 policy.counts.add_by_number(decided.number(), len);
             }
-            if decided.accepts() {
-                tracker.go_on(slot, direction, &packet, moment);
-                return Decision::Accept;
-            }
-            return Decision::Drop;
+            return match decided.accepts() {
+                true => Decision::Accept,
+                false => Decision::Drop,
+            };
         }
         self.ask(tracker, now, packet, len, found).0
     }
@@ -131,10 +136,11 @@ impl Firewall {
         found: Found,
     ) -> (Decision, Marks) {
         let (policy, direction, packet) = (&*self.policy, self.direction, &packet);
-        if found.is_outside && policy.has_states() {
+        let Found { slot, state, .. } = found;
+        let is_outside = slot.is_some_and(|slot| tracker.is_outside(slot, direction, packet));
+        if is_outside && policy.has_states() {
             return (Decision::Outside, Marks::default());
         }
-        let Found { slot, state, .. } = found;
         let (now, said) = (moment(tick.0), policy.ask(direction, packet, state));
         let Said { action, marks, .. } = said;
         policy.counts.add(marks, len);
@@ -145,7 +151,7 @@ impl Firewall {
         let decided = policy.decided(state, action, marks);
         if let Some(slot) = slot {
             tracker.decide(slot, direction, decided);
-            if accepts && !found.is_outside {
+            if accepts {
                 tracker.go_on(slot, direction, packet, now);
             }
         } else if accepts && state == State::New {

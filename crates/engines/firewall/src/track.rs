@@ -32,7 +32,7 @@
 use windlass_rules::{Direction, Family, State};
 use windlass_wire::ether::proto;
 
-use crate::packet::{Packet, flag};
+use crate::packet::{Packet, Segment, flag};
 use crate::tell::Bucket;
 use crate::window::Side;
 
@@ -152,8 +152,6 @@ pub(crate) struct Found {
     pub(crate) state: State,
     /// The entry of its connection.
     pub(crate) slot: Option<u32>,
-    /// TCP whose numbers do not fit the connection.
-    pub(crate) is_outside: bool,
     /// The decision that holds for it, if there is one.
     pub(crate) decided: Option<Decided>,
 }
@@ -165,7 +163,6 @@ impl Found {
         Found {
             state,
             slot: None,
-            is_outside: false,
             decided: None,
         }
     }
@@ -430,50 +427,72 @@ impl Tracker {
         Found {
             state,
             slot: Some(slot as u32),
-            is_outside: is_tcp && !is_begin && !self.fits(slot, entry, direction, packet),
             decided,
         }
     }
 
-    /// Whether the numbers of a segment are of its connection.
-    #[inline(always)]
-    fn fits(&self, slot: usize, entry: &Entry, direction: Direction, packet: &Packet) -> bool {
-        let Some([inwards, out]) = self.sides.get(slot) else {
-            return true;
+    /// Whether a packet is a segment whose numbers are not of its connection.
+    pub(crate) fn is_outside(&self, slot: u32, direction: Direction, packet: &Packet) -> bool {
+        let slot = slot as usize;
+        let (Some(entry), Some(pair)) = (self.entries.get(slot), self.sides.get(slot)) else {
+            return false;
         };
-        let (own, other) = match direction {
-            Direction::In => (inwards, out),
-            Direction::Out => (out, inwards),
-        };
-        own.fits(other, &packet.segment, packet.flags) || entry.is_answered(direction, packet)
+        packet.protocol == proto::TCP && !entry.fits(pair, direction, packet.flags, &packet.segment)
     }
 
-    /// Notes an accepted packet of a connection that is known, and which fits.
+    /// Notes an accepted packet of a connection that is known; false, and nothing is noted, if its numbers are not of it.
     #[inline(always)]
-    pub(crate) fn go_on(&mut self, slot: u32, direction: Direction, packet: &Packet, now: Moment) {
+    pub(crate) fn go_on(
+        &mut self,
+        slot: u32,
+        direction: Direction,
+        packet: &Packet,
+        now: Moment,
+    ) -> bool {
+        if packet.protocol == proto::TCP {
+            let is_part = packet.part.is_some();
+            return self.go_on_tcp(
+                slot,
+                direction,
+                (packet.flags, is_part),
+                packet.segment,
+                now,
+            );
+        }
         let Some(entry) = self.entries.get_mut(slot as usize) else {
-            return;
+            return true;
         };
-        let is_tcp = packet.protocol == proto::TCP;
-        if entry.phase == Phase::Open && !is_tcp {
-            entry.until = now.wrapping_add(open_life(packet.protocol));
-            return;
+        if !entry.is_origin(direction) {
+            entry.phase = Phase::Open;
         }
-        if is_tcp {
-            if let Some(pair) = self.sides.get_mut(slot as usize) {
-                entry.step_tcp(pair, direction, packet, now);
-            }
-        } else {
-            if !entry.is_origin(direction) {
-                entry.phase = Phase::Open;
-            }
-            let life = if entry.phase == Phase::Open {
-                open_life(packet.protocol)
-            } else {
-                OPENING
-            };
-            entry.until = now.wrapping_add(life);
+        let life = match entry.phase {
+            Phase::Open => open_life(packet.protocol),
+            _ => OPENING,
+        };
+        entry.until = now.wrapping_add(life);
+        true
+    }
+
+    /// The same for TCP. Apart, so that other packets do not pay for its registers.
+    #[inline(never)]
+    fn go_on_tcp(
+        &mut self,
+        slot: u32,
+        direction: Direction,
+        (flags, is_part): (u8, bool),
+        segment: Segment,
+        now: Moment,
+    ) -> bool {
+        let slot = slot as usize;
+        let (Some(entry), Some(pair)) = (self.entries.get_mut(slot), self.sides.get_mut(slot))
+        else {
+            return true;
+        };
+        let fits = entry.fits(pair, direction, flags, &segment);
+        if fits {
+            entry.step_tcp(pair, direction, (flags, is_part), &segment, now);
         }
+        fits
     }
 
     /// Notes what was decided about packets of a connection in this direction.
@@ -646,16 +665,29 @@ impl Entry {
         (direction == Direction::Out) == (self.flags & BEGUN_OUT != 0)
     }
 
-    /// Whether this answers a SYN that the other side sent when there was this entry.
-    #[cold]
-    fn is_answered(&self, direction: Direction, packet: &Packet) -> bool {
+    /// Whether a segment answers a SYN that the other side sent when there was this entry.
+    #[inline(always)]
+    const fn is_answered(&self, direction: Direction, flags: u8, ack: u32) -> bool {
         let [asked_in, asked_out] = ASKED;
         let asked = match direction {
             Direction::In => asked_out,
             Direction::Out => asked_in,
         };
-        let answers = packet.flags & (flag::SYN | flag::RST) != 0 && packet.flags & flag::ACK != 0;
-        self.flags & asked != 0 && answers && packet.segment.ack == self.detail
+        let answers = flags & (flag::SYN | flag::RST) != 0 && flags & flag::ACK != 0;
+        self.flags & asked != 0 && answers && ack == self.detail
+    }
+
+    /// Whether a segment can be of the connection. A SYN may begin another one.
+    #[inline(always)]
+    fn fits(&self, pair: &[Side; 2], direction: Direction, flags: u8, segment: &Segment) -> bool {
+        let [inwards, out] = pair;
+        let (own, other) = match direction {
+            Direction::In => (inwards, out),
+            Direction::Out => (out, inwards),
+        };
+        flags & (flag::SYN | flag::ACK) == flag::SYN
+            || own.fits(other, segment, flags)
+            || self.is_answered(direction, flags, segment.ack)
     }
 
     /// A segment that fits.
@@ -664,16 +696,17 @@ impl Entry {
         &mut self,
         pair: &mut [Side; 2],
         direction: Direction,
-        packet: &Packet,
+        (flags, is_part): (u8, bool),
+        segment: &Segment,
         now: Moment,
     ) {
-        let (flags, segment) = (packet.flags, &packet.segment);
-        if flags & (flag::SYN | flag::RST) != 0 && !self.step_rare(pair, direction, packet, now) {
+        let is_rare = flags & (flag::SYN | flag::RST) != 0;
+        if is_rare && !self.step_rare(pair, direction, (flags, *segment), now) {
             return;
         }
-        let is_origin = self.is_origin(direction);
         let (own, other) = sides(pair, direction);
-        own.note(other, segment, flags, packet.part.is_some());
+        own.note(other, segment, flags, is_part);
+        let is_origin = self.is_origin(direction);
         if flags & (flag::SYN | flag::ACK) != flag::SYN {
             self.flags &= !WAS_RESET;
             self.phase = match self.phase {
@@ -706,16 +739,15 @@ impl Entry {
         &mut self,
         pair: &mut [Side; 2],
         direction: Direction,
-        packet: &Packet,
+        (flags, segment): (u8, Segment),
         now: Moment,
     ) -> bool {
-        let (flags, segment) = (packet.flags, &packet.segment);
-        let is_answered = self.is_answered(direction, packet);
+        let is_answered = self.is_answered(direction, flags, segment.ack);
         let (own, other) = sides(pair, direction);
         let left = self.until.wrapping_sub(now);
         if flags & flag::RST != 0 {
             // One that answers a later SYN says nothing of what was before.
-            if own.fits(other, segment, flags) && own.resets(other, segment) {
+            if own.fits(other, &segment, flags) && own.resets(other, &segment) {
                 self.flags |= WAS_RESET;
                 self.until = now.wrapping_add(left.min(RESET));
             }
@@ -733,7 +765,7 @@ impl Entry {
             }
             return true;
         }
-        if own.is_unheard() || own.has_begun_with(other, segment, flags) {
+        if own.is_unheard() || own.has_begun_with(other, &segment, flags) {
             return true;
         }
         let asked = ASKED.get(index(direction)).copied().unwrap_or(0);

@@ -152,7 +152,7 @@ impl Side {
     pub(crate) fn note(&mut self, other: &mut Side, segment: &Segment, flags: u8, is_part: bool) {
         let end = end_of(segment, flags);
         if self.is_unheard() {
-            self.begin(other, segment, flags);
+            self.begin(other, *segment, flags);
         }
         if is_part {
             self.flags |= PICKED;
@@ -196,8 +196,8 @@ impl Side {
 
     /// The first segment of this side.
     #[inline(never)]
-    fn begin(&mut self, other: &mut Side, segment: &Segment, flags: u8) {
-        let end = end_of(segment, flags);
+    fn begin(&mut self, other: &mut Side, segment: Segment, flags: u8) {
+        let end = end_of(&segment, flags);
         if flags & flag::SYN == 0 {
             *self = Side::picked(end);
             if other.is_unheard() {
@@ -219,7 +219,7 @@ impl Side {
                 self.scale = 0;
             }
         }
-        if acknowledges(segment, flags) && other.flags & PICKED == 0 {
+        if acknowledges(&segment, flags) && other.flags & PICKED == 0 {
             // It may have sent on for long without having been heard to be answered.
             other.limit = segment.ack;
         }
