@@ -6,12 +6,14 @@
     clippy::indexing_slicing
 )]
 
+mod bridge;
 mod daemon;
 mod lab;
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use bridge::{bridge_of, datagram, frame, mac, start};
 use daemon::{Daemon, options};
 use lab::{Lab, until};
 use serde_json::{Value, json};
@@ -19,12 +21,6 @@ use windlass_sys::netns;
 use windlass_worker::dataplane::GRACE_MAX;
 use windlassd::dataplane;
 use windlassd::shares::Share;
-
-fn start(directory: &std::path::Path, lab: &Lab) -> Daemon {
-    let options = options(directory);
-    let host = Box::new(lab.clone());
-    Daemon::start_over(&options, |sink| dataplane::build_on(host, &options, sink))
-}
 
 /// While a worker is late, however long, the endpoint of a member that goes down is not told that no worker has its rings:
 /// it would answer its guest, and the worker would serve the ring after that. It is told once the worker has let go.
@@ -182,28 +178,6 @@ fn a_number_that_is_used_again_is_another_member() {
     until("the next one is heard", || {
         guest.detached.lock().unwrap().len() == 1
     });
-}
-
-/// The address of a member.
-fn mac(number: usize) -> String {
-    format!("02:00:00:00:{:02x}:{:02x}", number >> 8, number & 0xff)
-}
-
-/// A frame from one member to another.
-fn frame(to: u8, from: u8) -> Vec<u8> {
-    let mut frame = vec![2, 0, 0, 0, 0, to, 2, 0, 0, 0, 0, from, 0x88, 0xb5];
-    frame.resize(60, 0);
-    frame
-}
-
-/// A bridge with VNICs `v0` and so on, whose addresses are [`mac`].
-fn bridge_of(daemon: &Daemon, members: usize, properties: &Value) {
-    let bridge = json!({"name": "br0", "properties": properties});
-    daemon.must("POST", "/v1/bridges", Some(bridge));
-    for number in 0..members {
-        let vnic = json!({"name": format!("v{number}"), "bridge": "br0", "mac": mac(number)});
-        daemon.must("POST", "/v1/vnics", Some(vnic));
-    }
 }
 
 /// Sends 40 frames from `v0` to `v1`, which gets them all, and `v2` none.
@@ -509,15 +483,6 @@ fn other_changes(daemon: &Daemon) -> Vec<Asked> {
     ]
 }
 
-/// A datagram over IPv4, as far as anybody looks.
-fn datagram(to: u8, from: u8) -> Vec<u8> {
-    let mut frame = frame(to, from);
-    frame[12..15].copy_from_slice(&[8, 0, 0x45]);
-    frame[16..18].copy_from_slice(&46u16.to_be_bytes());
-    (frame[22], frame[23], frame[39]) = (64, 17, 26);
-    frame
-}
-
 /// Bridges `br0`, `br1` and `br2`, and on the first one, which snoops, an uplink, a VNIC of a zone, and VNICs with static entries, learned
 /// addresses, counted frames, flows and a firewall.
 fn network(daemon: &Daemon, lab: &Lab) {
@@ -625,118 +590,6 @@ fn a_change_that_the_store_refuses_changes_nothing() {
             "{method} {path}"
         );
     }
-}
-
-/// A bridge, `v1` on it, and VNICs `v2` to `v4` of zone `z`, whose rules are these.
-fn zone_of_three(daemon: &Daemon, lab: &Lab, rules: &str) {
-    bridge_of(daemon, 2, &json!({}));
-    let zone = json!({"name": "z", "owner_uid": 4321, "owner_gid": 4321, "bridges": ["br0"],
-        "properties": {"firewall-base": rules}});
-    daemon.must("POST", "/v1/zones", Some(zone));
-    for number in 2..5 {
-        let vnic = json!({"name": format!("v{number}"), "zone": "z", "bridge": "br0",
-            "mac": mac(number)});
-        daemon.must("POST", "/v1/vnics", Some(vnic));
-    }
-    until("all are up", || {
-        let names = (1..5).map(|number| format!("v{number}"));
-        let mut guests = names.map(|name| lab.guest(&name));
-        guests.all(|guest| guest.rings.load(Ordering::Acquire) == 1)
-    });
-}
-
-/// Rules of a zone that are refused at any of its VNICs hold at none: the document and the API are what they were, counts among it, and each VNIC gets
-/// frames by the former rules. Taken, they hold at each.
-#[test]
-fn rules_that_a_vnic_refuses_hold_at_none() {
-    let directory = tempfile::tempdir().unwrap();
-    let lab = Lab::default();
-    let daemon = start(directory.path(), &lab);
-    zone_of_three(&daemon, &lab, "accept count in udp; drop in");
-    let shown = || {
-        let paths = [
-            "document",
-            "zones",
-            "vnics/v2/rules",
-            "vnics/v3/rules",
-            "vnics/v4/rules",
-        ];
-        paths.map(|path| daemon.must("GET", &format!("/v1/{path}"), None))
-    };
-    let guests = [2, 3, 4].map(|number| lab.guest(&format!("v{number}")));
-    let each_gets_one = || {
-        let before = shown();
-        for guest in &guests {
-            guest.take_got();
-        }
-        lab.guest("v1").send((2..5).map(|to| datagram(to, 1)));
-        until("each gets one", || {
-            guests.iter().all(|guest| guest.got() == 1)
-        });
-        until("the rules of each have counted it", || {
-            let count = |rules: &Value| rules[0]["frames"].as_u64().unwrap();
-            let (before, now) = (&before[2..], &shown()[2..]);
-            let mut pairs = before.iter().zip(now);
-            pairs.all(|(before, now)| count(now) == count(before) + 1)
-        });
-    };
-    each_gets_one();
-    let rules = json!({"properties": {"firewall-base": "drop count in udp"}});
-    for step in 0..3 {
-        for is_last in [false, true] {
-            let before = shown();
-            match is_last {
-                true => lab.steps().refuse_from(step),
-                false => lab.steps().refuse_once(step),
-            }
-            daemon.refused("PATCH", "/v1/zones/z", Some(rules.clone()), "host");
-            assert_eq!(shown(), before, "step {step}");
-            each_gets_one();
-        }
-    }
-    lab.steps().refuse_once(usize::MAX);
-    daemon.must("PATCH", "/v1/zones/z", Some(rules));
-    assert_eq!(lab.steps().taken.len(), 3);
-    for guest in &guests {
-        guest.take_got();
-    }
-    lab.guest("v1").send((2..5).map(|to| datagram(to, 1)));
-    until("the rules of each have counted one", || {
-        shown()[2..].iter().all(|rules| rules[0]["frames"] == 1)
-    });
-    assert!(guests.iter().all(|guest| guest.got() == 0));
-}
-
-/// A change of a zone's rules and of its VNICs at once reaches their interfaces, and is undone there.
-#[test]
-fn rules_and_interfaces_change_at_once() {
-    let directory = tempfile::tempdir().unwrap();
-    let lab = Lab::default();
-    let daemon = start(directory.path(), &lab);
-    zone_of_three(&daemon, &lab, "drop in");
-    let before = daemon.must("GET", "/v1/document", None);
-    let mut after = before.clone();
-    after["zones"][0]["properties"] = json!({"firewall-base": "drop out"});
-    for number in [2, 3] {
-        after["vnics"][number]["properties"] = json!({"mtu": 1400});
-    }
-    let mtus = || [2, 3, 4].map(|n| lab.guest(&format!("v{n}")).interface.lock().unwrap().mtu);
-    daemon.must("PUT", "/v1/document", Some(before.clone()));
-    for step in 0..3 {
-        lab.steps().refuse_once(step);
-        daemon.refused("PUT", "/v1/document", Some(after.clone()), "host");
-        assert_eq!(daemon.must("GET", "/v1/document", None), before);
-        assert!(
-            mtus().iter().all(|mtu| [0, 1500].contains(mtu)),
-            "{:?}",
-            mtus()
-        );
-    }
-    lab.steps().refuse_once(usize::MAX);
-    daemon.must("PUT", "/v1/document", Some(after));
-    assert_eq!(mtus(), [1400, 1400, 1500]);
-    daemon.must("PUT", "/v1/document", Some(before));
-    assert_eq!(mtus(), [1500; 3]);
 }
 
 /// Rules of a zone that the store refuses hold for no VNIC of it: frames go on. Those that it takes hold.
