@@ -121,7 +121,6 @@ fn topo(receiver: &Arc<Receiver>, weights: Weights) -> Topo {
             shape_in: None,
             ingress: Box::default(),
             egress: Box::default(),
-            owner: None,
             priority: Default::default(),
             kick_gap_ns: 0,
             spin: Spin::default(),
