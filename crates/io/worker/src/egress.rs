@@ -90,10 +90,10 @@ pub struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// After an access to a member's memory.
+    /// After an access to a member's memory that has written so many bytes.
     #[inline(always)]
-    pub(crate) fn charge(&self, meter: &mut Meter, began: Option<u64>, member: u16) {
-        meter.end(began, self.topo, self.lane.worker, self.now, member);
+    pub(crate) fn charge(&self, meter: &mut Meter, began: Option<u64>, access: (u16, u64)) {
+        meter.end(began, self.topo, self.lane.worker, self.now, access);
     }
 
     /// Until when a member rests, if it does: [`crate::meter`].
@@ -491,7 +491,7 @@ impl Egress {
             ANY => tx.tx_burst(cx.section, cx.lane, heads, tails, picks),
             _ => tx.tx_burst_on(cx.section, cx.lane, ring, heads, tails, picks),
         };
-        cx.charge(&mut self.meter, began, to.0);
+        cx.charge(&mut self.meter, began, (to.0, sent.bytes));
         count(counters, &sent);
         self.owe(to, &sent);
         let rest = picks.get(sent.taken..).unwrap_or(&[]);
@@ -649,7 +649,7 @@ impl Egress {
                     ANY => tx.tx_burst(cx.section, cx.lane, heads, &tails, picks),
                     ring => tx.tx_burst_on(cx.section, cx.lane, ring, heads, &tails, picks),
                 };
-                cx.charge(&mut self.meter, began, w.to.0);
+                cx.charge(&mut self.meter, began, (w.to.0, sent.bytes));
                 count(counters, &sent);
                 self.owe(w.to, &sent);
                 match sent.stop {
@@ -763,7 +763,7 @@ impl Egress {
         }
         let began = self.meter.begin_if(|| tx.is_foreign());
         let wants_kick = tx.wants_kick(cx.lane);
-        cx.charge(&mut self.meter, began, to.0);
+        cx.charge(&mut self.meter, began, (to.0, 0));
         if !wants_kick {
             return;
         }

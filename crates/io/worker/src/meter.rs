@@ -10,7 +10,8 @@
 //! while it is on, each access to a member's memory is measured by itself:
 //!   rx_burst, and a copy of its frames to private memory: what faults from now on is not the sender's
 //!   tx_burst, notification, release, arming
-//! page faults, and longer than ALLOWANCE_NS: the member owes the excess, SHARE times
+//! page faults, and longer than its allowance: the member owes the excess, SHARE times
+//!   ALLOWANCE_NS, and what clearing the pages takes that a transmission fills: PAGE_NS for each
 //!   owes more than CREDIT_NS: it rests until it does not; frames for it are dropped as `peer-slow`
 //!   has to rest STRIKES times, or owes more than CONDEMNED_NS: its connection ends
 //! ```
@@ -36,8 +37,12 @@ use crate::topo::Topo;
 
 /// A piece of work that takes longer may have waited for somebody's memory.
 pub(crate) const LAP_NS: u64 = 100_000;
-/// What an access with page faults may take: a burst into fresh pages.
+/// What an access with page faults may take: a burst of small frames into fresh pages.
 pub(crate) const ALLOWANCE_NS: u64 = 50_000;
+/// What the kernel may take for each fresh page that a transmission fills, and how many bytes that is. A burst of large segments fills a
+/// thousand of them, in memory that an honest guest has never touched.
+const PAGE_NS: u64 = 2_000;
+const PAGE_BYTES: u64 = 4_096;
 /// What a nanosecond of excess costs, and how long the meter is on for one.
 pub(crate) const SHARE: u64 = 256;
 /// What a member may owe without consequences.
@@ -177,7 +182,7 @@ impl Meter {
         }
     }
 
-    /// After it.
+    /// After it; it has written `written` bytes.
     #[inline(always)]
     pub(crate) fn end(
         &mut self,
@@ -185,25 +190,25 @@ impl Meter {
         topo: &Topo,
         worker: u16,
         now: Tick,
-        member: u16,
+        (member, written): (u16, u64),
     ) {
         if let Some(began) = began {
             let took = (self.sense.now_ns)().saturating_sub(began);
             if took > ALLOWANCE_NS {
-                self.charge(took, topo, worker, now, member);
+                let excess = took - ALLOWANCE_NS;
+                let excess = excess.saturating_sub(written.saturating_mul(PAGE_NS) / PAGE_BYTES);
+                self.charge(excess, topo, worker, now, member);
             }
         }
     }
 
     #[cold]
-    fn charge(&mut self, took: u64, topo: &Topo, worker: u16, now: Tick, member: u16) {
+    fn charge(&mut self, excess: u64, topo: &Topo, worker: u16, now: Tick, member: u16) {
         let spent = self.spent(now);
         if spent.faults == 0 {
             return;
         }
-        let excess = took
-            .saturating_sub(spent.waited_ns)
-            .saturating_sub(ALLOWANCE_NS);
+        let excess = excess.saturating_sub(spent.waited_ns);
         let owner = topo.member(member);
         let Some(owner) = owner.filter(|_| excess != 0) else {
             return;

@@ -115,7 +115,7 @@ impl Scratch {
         if began.is_some() {
             tails.take_private();
         }
-        cx.charge(&mut egress.meter, began, ring.member);
+        cx.charge(&mut egress.meter, began, (ring.member, 0));
         let n = heads.n.min(BURST);
         if n == 0 {
             egress.kick(cx, worker);
@@ -159,7 +159,7 @@ impl Scratch {
         }
         let began = egress.meter.begin_if(|| ring.port.polls_memory());
         ring.port.release(cx.section, loan);
-        cx.charge(&mut egress.meter, began, ring.member);
+        cx.charge(&mut egress.meter, began, (ring.member, 0));
         if more != More::Left {
             egress.kick(cx, worker);
         }

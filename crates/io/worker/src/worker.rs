@@ -481,7 +481,9 @@ impl Worker {
         let armed = ring.port.arm(&section);
         let topo = self.shared.topo.load(&section);
         let worker = self.lane.worker;
-        self.egress.meter.end(began, topo, worker, now, ring.member);
+        self.egress
+            .meter
+            .end(began, topo, worker, now, (ring.member, 0));
         match armed {
             Armed::Yes => {
                 ring.state = State::Idle;
@@ -511,7 +513,9 @@ impl Worker {
             ring.port.disarm(&section);
             let topo = self.shared.topo.load(&section);
             let (worker, now) = (self.lane.worker, Tick(self.clock.ns(cycles)));
-            self.egress.meter.end(began, topo, worker, now, ring.member);
+            self.egress
+                .meter
+                .end(began, topo, worker, now, (ring.member, 0));
             ring.state = State::Active;
             self.looks.clear(token as u32);
             self.armed = self.armed.saturating_sub(1);
@@ -616,7 +620,9 @@ impl Worker {
         let armed = ring.port.arm(&section);
         let topo = self.shared.topo.load(&section);
         let worker = self.lane.worker;
-        self.egress.meter.end(began, topo, worker, now, ring.member);
+        self.egress
+            .meter
+            .end(began, topo, worker, now, (ring.member, 0));
         match armed {
             Armed::Work => self.wake(token, cycles),
             Armed::Poll(us) => {

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use windlass_bridge::fdb::Limits;
 use windlass_stats::Drop;
 
-use super::port::Pipe;
+use super::port::{FRAME, Pipe};
 use super::within;
 use super::world::World;
 use crate::dataplane::BridgeTuning;
@@ -183,6 +183,47 @@ fn receivers_pay_for_theirs() {
         drop(plane);
         street.world.run_until_quiet();
         street.world.check();
+        street.end();
+    });
+}
+
+/// What a transmission fills may be fresh: the more it writes, the longer it may take. A sender's memory is not.
+#[test]
+fn fresh_pages_are_allowed_for() {
+    within(|| {
+        let mut street = Street::new(1);
+        let written = 16 * FRAME as u64;
+        let fresh = written * 2_000 / 4_096;
+        let set = |street: &Street, ns| {
+            let model = street.world.model.borrow();
+            let sink = model.owners[2].sink.as_ref().expect("a sink");
+            sink.hole_ns.store(ns, Ordering::Relaxed);
+        };
+        let to = street.mac(2);
+        let stalled = |street: &mut Street, extra| {
+            set(street, ALLOWANCE_NS + extra);
+            let before = street.stalled_ns(2);
+            street.ping(|street| {
+                for _ in 0..written / FRAME as u64 {
+                    street.world.put(0, &street.pipes[0], to);
+                }
+            });
+            street.stalled_ns(2) - before
+        };
+        // It turns the meter on, and is nobody's.
+        assert_eq!(stalled(&mut street, 20_000_000), 0);
+        // Looks at the clock take time, too.
+        assert_eq!(stalled(&mut street, fresh - 100), 0);
+        assert!((600..800).contains(&stalled(&mut street, fresh + 600)));
+        set(&street, 0);
+        let nobody = street.mac(1);
+        let hole = ALLOWANCE_NS + fresh;
+        street.pipes[2].hole_ns.store(hole, Ordering::Relaxed);
+        let before = street.stalled_ns(2);
+        street.ping(|street| {
+            street.world.put(2, &street.pipes[2], nobody);
+        });
+        assert!((fresh..fresh + 100).contains(&(street.stalled_ns(2) - before)));
         street.end();
     });
 }
