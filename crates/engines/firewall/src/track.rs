@@ -488,6 +488,18 @@ impl Tracker {
         else {
             return true;
         };
+        let (own, other) = sides(pair, direction);
+        let marks = flags & (flag::SYN | flag::RST | flag::FIN | flag::ACK);
+        let is_heard = !own.is_unheard() && !other.is_unheard();
+        if marks == flag::ACK && !is_part && is_heard {
+            // Most segments. The flags are a constant here, so that what they decide is not asked again.
+            let fits = own.fits(other, &segment, flag::ACK);
+            if fits {
+                own.note(other, &segment, flag::ACK, false);
+                entry.advance(direction, flag::ACK, now);
+            }
+            return fits;
+        }
         let fits = entry.fits(pair, direction, flags, &segment);
         if fits {
             entry.step_tcp(pair, direction, (flags, is_part), &segment, now);
@@ -706,6 +718,12 @@ impl Entry {
         }
         let (own, other) = sides(pair, direction);
         own.note(other, segment, flags, is_part);
+        self.advance(direction, flags, now);
+    }
+
+    /// The phase after a segment that was noted, and how long the entry lives from then on.
+    #[inline(always)]
+    fn advance(&mut self, direction: Direction, flags: u8, now: Moment) {
         let is_origin = self.is_origin(direction);
         if flags & (flag::SYN | flag::ACK) != flag::SYN {
             self.flags &= !WAS_RESET;
