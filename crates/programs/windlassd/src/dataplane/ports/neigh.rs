@@ -155,18 +155,18 @@ impl Ports {
 
     /// Tells an engine which of these members are its ports.
     fn match_neighbours(&self, bridge: &Name, names: &BTreeSet<Name>, asked: &mut Asked) {
+        let of = |name| self.members.get(name).filter(|m| m.bridge == *bridge);
+        // What goes, first: what comes may have its number and its addresses.
         for name in names {
-            let member = self.members.get(name).filter(|m| m.bridge == *bridge);
             if let Some(id) = asked.ports.get(name)
-                && member.is_none_or(|m| m.id != *id)
+                && of(name).is_none_or(|m| m.id != *id)
             {
                 asked.engine.remove_port(*id);
                 asked.ports.remove(name);
             }
             asked.suppressing.remove(name);
-            let Some(member) = member else {
-                continue;
-            };
+        }
+        for (name, member) in names.iter().filter_map(|name| Some((name, of(name)?))) {
             let mut conf = port_conf(member);
             if conf.suppress {
                 asked.suppressing.insert(name.clone());

@@ -266,10 +266,11 @@ impl Ports {
         snoop: &mut Snoop,
     ) -> bool {
         let mut is_other = false;
+        let of = |name| self.members.get(name).filter(|m| m.bridge == *bridge);
+        // What goes, first: what comes may have its number.
         for name in names {
-            let member = self.members.get(name).filter(|m| m.bridge == *bridge);
             if let Some(&Port { id, .. }) = snoop.ports.get(name)
-                && member.is_none_or(|m| m.id != id)
+                && of(name).is_none_or(|m| m.id != id)
             {
                 snoop.engine.remove_port(id);
                 // Those that wait for workers, too: the number may be a member's of another bridge.
@@ -277,10 +278,12 @@ impl Ports {
                 snoop.ports.remove(name);
                 is_other = true;
             }
-            is_other |= member.is_some();
-            let Some(member) = member.filter(|member| !member.settings.span) else {
+        }
+        for (name, member) in names.iter().filter_map(|name| Some((name, of(name)?))) {
+            is_other = true;
+            if member.settings.span {
                 continue;
-            };
+            }
             let conf = port_conf(&member.settings.snoop);
             snoop.engine.set_port(member.id, conf);
             if member.rings == 0 {

@@ -66,10 +66,10 @@ pub(super) struct Tree {
     engine: Bridge,
     ports: BTreeMap<Name, TreePort>,
     /// Their names by number in the tree.
-    names: BTreeMap<u16, Name>,
+    pub(super) names: BTreeMap<u16, Name>,
     /// The lowest address of its ports, first byte lowest; 0: there is none.
     mac: u64,
-    /// It was compared with all members of its bridge.
+    /// It was compared with all members of its bridge, and none of them waits for a number.
     is_matched: bool,
 }
 
@@ -250,8 +250,7 @@ impl Ports {
                 all
             });
             let names = all.as_ref().unwrap_or(&changed);
-            self.match_ports(&name, names, &mut tree);
-            tree.is_matched = true;
+            tree.is_matched = self.match_ports(&name, names, &mut tree);
             // Before anything is said.
             let conf = bridge_conf(&stp, tree.mac);
             tree.engine.configure(conf, now());
@@ -279,9 +278,9 @@ impl Ports {
         }
     }
 
-    /// Tells a tree which of these members are its ports.
-    fn match_ports(&mut self, bridge: &Name, names: &BTreeSet<Name>, tree: &mut Tree) {
-        let (mut opened, mut is_other) = (Vec::new(), false);
+    /// Tells a tree which of these members are its ports; whether it has a number for each of them.
+    fn match_ports(&mut self, bridge: &Name, names: &BTreeSet<Name>, tree: &mut Tree) -> bool {
+        let (mut opened, mut is_other, mut has_room) = (Vec::new(), false, true);
         for name in names {
             let member = self.members.get(name).filter(|m| m.bridge == *bridge);
             let Some(port) = tree.ports.get(name) else {
@@ -303,6 +302,7 @@ impl Ports {
                 continue;
             };
             let Some(number) = tree.free_number() else {
+                has_room = false;
                 break;
             };
             let port = tree_port(member, self.host.as_mut(), number);
@@ -316,6 +316,7 @@ impl Ports {
                 .min_by_key(|mac| mac.swap_bytes());
             tree.mac = mac.unwrap_or(0);
         }
+        has_room
     }
 
     /// Tells a tree how these of its ports are configured, and whether they are up.

@@ -227,3 +227,86 @@ fn other_properties_leave_the_rules_compiled() {
     assert!(Arc::strong_count(&rules) > 1, "the member has others since");
     ports.stop();
 }
+
+fn edit(ports: &mut Ports, steps: impl FnOnce(&mut Ports)) {
+    ports.begin_edit();
+    steps(ports);
+    ports.end_edit();
+}
+
+/// A VNIC that takes the number, the address or both of another one that went since followers looked last is what they know, not what
+/// went.
+#[test]
+fn followers_know_what_came_in_place_of_another() {
+    let vnic = |name: &str, mac: &str, groups: &str| {
+        serde_json::json!({"name": name, "bridge": "br0", "mac": mac, "properties": {
+            "multicast-groups": groups, "neigh-suppress": true, "allowed-ips": "10.0.0.2"}})
+    };
+    let (one, two) = ("02:00:00:00:00:01", "02:00:00:00:00:02");
+    let json = serde_json::json!({"version": 1,
+        "bridges": [{"name": "br0", "properties": {"multicast-snooping": true}}],
+        "vnics": [vnic("late", one, "239.1.1.1"), vnic("early", two, "239.1.1.2")]});
+    let (mut ports, document) = plane(&Peers::default(), json);
+    let (bridge, [late, early]) = (&document.bridges[0], [0, 1].map(|n| &document.vnics[n]));
+    let known = |ports: &mut Ports| {
+        ports.run_neighbours();
+        ports.run_snoops();
+        let groups = ports.multicast(&bridge.name).map(|m| m.groups_total);
+        (groups, ports.neighbours(&bridge.name).map(|n| n.known))
+    };
+    edit(&mut ports, |ports| {
+        ports.create_bridge(bridge).unwrap();
+        ports.create_vnic(late, &place()).unwrap();
+    });
+    assert_eq!(known(&mut ports), (Some(1), Some(1)));
+    let id = ports.members.get(&late.name).unwrap().id;
+    // Two edits, and no look in between.
+    edit(&mut ports, |ports| {
+        ports.delete_vnic(late, &place()).unwrap()
+    });
+    edit(&mut ports, |ports| {
+        ports.create_vnic(early, &place()).unwrap()
+    });
+    assert_eq!(ports.members.get(&early.name).unwrap().id, id);
+    assert_eq!(known(&mut ports), (Some(1), Some(1)));
+    // One edit: the address goes from one to the other.
+    edit(&mut ports, |ports| {
+        ports.delete_vnic(early, &place()).unwrap();
+        ports.create_vnic(late, &place()).unwrap();
+    });
+    assert_eq!(known(&mut ports), (Some(1), Some(1)));
+    edit(&mut ports, |ports| {
+        ports.delete_vnic(late, &place()).unwrap();
+        ports.create_vnic(early, &place()).unwrap();
+    });
+    assert_eq!(known(&mut ports), (Some(1), Some(1)));
+    ports.stop();
+}
+
+/// A member for which its bridge's tree had no number gets one as soon as one is free.
+#[test]
+fn a_member_waits_for_a_number_in_the_tree() {
+    let json = serde_json::json!({"version": 1,
+        "bridges": [{"name": "br0", "properties": {"stp": true}}],
+        "vnics": [{"name": "v0", "bridge": "br0", "mac": "02:00:00:00:00:01", "properties": {"stp": true}}]});
+    let (mut ports, document) = plane(&Peers::default(), json);
+    let (bridge, vnic) = (&document.bridges[0], &document.vnics[0]);
+    edit(&mut ports, |ports| ports.create_bridge(bridge).unwrap());
+    ports.run_trees();
+    let taken = (1..=windlass_rstp::vector::PortId::NUMBER_MAX).map(|n| (n, vnic.name.clone()));
+    ports
+        .trees
+        .get_mut(&bridge.name)
+        .unwrap()
+        .names
+        .extend(taken);
+    edit(&mut ports, |ports| {
+        ports.create_vnic(vnic, &place()).unwrap();
+    });
+    ports.run_trees();
+    assert_eq!(ports.describe_port(&vnic.name), None);
+    ports.trees.get_mut(&bridge.name).unwrap().names.clear();
+    ports.run_trees();
+    assert_ne!(ports.describe_port(&vnic.name), None);
+    ports.stop();
+}
