@@ -495,7 +495,7 @@ impl Tracker {
             // Most segments. The flags are a constant here, so that what they decide is not asked again.
             let fits = own.fits(other, &segment, flag::ACK);
             if fits {
-                own.note(other, &segment, flag::ACK, false);
+                own.note(other, &segment, flag::ACK, (false, false));
                 entry.advance(direction, flag::ACK, now);
             }
             return fits;
@@ -538,7 +538,9 @@ impl Tracker {
         {
             *pair = Default::default();
             let (own, other) = sides(pair, direction);
-            own.note(other, &packet.segment, packet.flags, packet.part.is_some());
+            let is_guest = direction == Direction::Out;
+            let what = (is_guest, packet.part.is_some());
+            own.note(other, &packet.segment, packet.flags, what);
         }
         Ok(Some(slot))
     }
@@ -717,7 +719,12 @@ impl Entry {
             return;
         }
         let (own, other) = sides(pair, direction);
-        own.note(other, segment, flags, is_part);
+        own.note(
+            other,
+            segment,
+            flags,
+            (direction == Direction::Out, is_part),
+        );
         self.advance(direction, flags, now);
     }
 

@@ -19,7 +19,9 @@
 //!
 //! # A connection that is older than its entry
 //! Its scales and what it has in flight are unknown. Both sides count as offering [`REACH`], and what a side acknowledges counts as
-//! sent. The bounds then keep out three quarters of all numbers of a forged reset, half of those of forged data.
+//! sent until the other has spoken itself. The bounds then keep out three quarters of all numbers of a forged reset, half of those of forged data.
+//! What passes of these moves no bound further than that. Only the guest's own segments say where both sides are: before it has spoken,
+//! what comes to it bounds nothing.
 //!
 //! # Limits
 //! Selective acknowledgements are not read: the bounds hold without them.
@@ -28,10 +30,10 @@ use crate::packet::{Segment, flag};
 
 /// How far an acknowledgement may be behind what was in flight, in bytes: some segments are swapped on their way. The paper's value.
 const ACK_BEHIND: i32 = 66_000;
-/// The largest window of TCP (RFC 7323, section 2.3), in bytes.
-const REACH: u32 = 1 << 30;
 /// The largest scale of a window (RFC 7323, section 2.3).
 const SCALE_MAX: u8 = 14;
+/// The largest window of TCP, in bytes.
+const REACH: u32 = (u16::MAX as u32) << SCALE_MAX;
 
 /// Bits of [`Side::flags`]. The begin was not seen: scale and end are guesses.
 const PICKED: u8 = 1;
@@ -104,7 +106,7 @@ impl Side {
     /// Whether a segment of this side fits.
     #[inline(always)]
     pub(crate) fn fits(&self, other: &Side, segment: &Segment, flags: u8) -> bool {
-        if other.is_unheard() {
+        if other.is_unheard() || self.is_unheard() && other.flags & PICKED != 0 {
             return true;
         }
         let is_reset = flags & flag::RST != 0;
@@ -147,12 +149,18 @@ impl Side {
         self.is_unheard() || other.is_unheard() || (0..=other.offered()).contains(&behind)
     }
 
-    /// Notes a segment of this side that fits and passes. `is_part`: how much it carries is not known.
+    /// Notes a segment of this side that fits and passes. `is_guest`: of the firewall's own guest. `is_part`: how much it carries is not known.
     #[inline(always)]
-    pub(crate) fn note(&mut self, other: &mut Side, segment: &Segment, flags: u8, is_part: bool) {
+    pub(crate) fn note(
+        &mut self,
+        other: &mut Side,
+        segment: &Segment,
+        flags: u8,
+        (is_guest, is_part): (bool, bool),
+    ) {
         let end = end_of(segment, flags);
         if self.is_unheard() {
-            self.begin(other, *segment, flags);
+            self.begin(other, *segment, flags, is_guest);
         }
         if is_part {
             self.flags |= PICKED;
@@ -161,10 +169,7 @@ impl Side {
             self.end = end;
             let over = ahead(end, self.limit);
             if over > 0 && !other.is_unheard() {
-                // Larger than the window: what has to be repeated lies as much further behind.
-                let units = (over as u32 >> (other.scale & 15)).saturating_add(1);
-                let units = u16::try_from(units).unwrap_or(u16::MAX);
-                other.window = other.window.saturating_add(units);
+                self.go_over(other, over as u32);
             }
         }
         let (bytes, units) = match flags & flag::SYN {
@@ -188,19 +193,35 @@ impl Side {
             if ahead(limit, other.limit) > 0 {
                 other.limit = limit;
             }
-            if ahead(segment.ack, other.end) > 0 {
+            if other.flags & ACKS == 0 && ahead(segment.ack, other.end) > 0 {
                 other.end = segment.ack;
             }
         }
     }
 
+    /// After a segment that ends so far behind what this side may send.
+    #[cold]
+    fn go_over(&mut self, other: &mut Side, over: u32) {
+        if other.flags & ACKS == 0 {
+            // Its answers go another way.
+            self.limit = self.end.wrapping_add(other.offered() as u32);
+        } else if self.flags & PICKED != 0 {
+            self.end = self.limit;
+        } else {
+            // Larger than the window: what has to be repeated lies as much further behind.
+            let units = (over >> (other.scale & 15)).saturating_add(1);
+            let units = u16::try_from(units).unwrap_or(u16::MAX);
+            other.window = other.window.saturating_add(units);
+        }
+    }
+
     /// The first segment of this side.
     #[inline(never)]
-    fn begin(&mut self, other: &mut Side, segment: Segment, flags: u8) {
+    fn begin(&mut self, other: &mut Side, segment: Segment, flags: u8, is_guest: bool) {
         let end = end_of(&segment, flags);
         if flags & flag::SYN == 0 {
             *self = Side::picked(end);
-            if other.is_unheard() {
+            if is_guest && (other.is_unheard() || other.flags & PICKED != 0) {
                 *other = Side::picked(segment.ack);
             }
         } else {

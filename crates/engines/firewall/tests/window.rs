@@ -380,6 +380,45 @@ fn older_connections_go_on() {
     }
 }
 
+/// A connection that is older than its entry goes on however much one direction carries that nobody sees answered.
+#[test]
+fn an_older_connection_may_be_seen_one_way() {
+    let flow = Flow::default();
+    for way in [OUT, IN] {
+        let member = Member::new(&[ANY], 64);
+        for n in 0..100_000 {
+            passes(&flow, &member, at(way, n * 65_000, n).carries(65_000));
+        }
+    }
+}
+
+/// What is forged without the numbers of a connection that is older than its entry does not move its bounds away: not before its ends have
+/// spoken, and not after it.
+#[test]
+fn forgeries_do_not_end_an_older_connection() {
+    let flow = Flow::default();
+    for speaks in [false, true] {
+        for begin in (0..16).map(|n| n << 28) {
+            let member = Member::new(&[ANY], 64);
+            if speaks {
+                passes(&flow, &member, at(OUT, 0, 0).carries(100));
+                passes(&flow, &member, at(IN, 0, 100).carries(100));
+            }
+            // Each acknowledges less than a largest window more than the one before.
+            for n in 0..16i64 {
+                for own in [0, 1 << 31, (65_535 << 14) - begin] {
+                    let seg = at(IN, begin + own, begin + n * 1_000_000_000);
+                    flow.judge(&member, &seg.carries(1_000));
+                }
+            }
+            for n in 1..3 {
+                passes(&flow, &member, at(OUT, n * 100, n * 100).carries(100));
+                passes(&flow, &member, at(IN, n * 100, n * 100 + 100).carries(100));
+            }
+        }
+    }
+}
+
 /// Rules that ask nothing about connections refuse nothing for its numbers, and a guest that sees one direction only loses nothing.
 #[test]
 fn what_is_not_asked_is_not_held_against_it() {
