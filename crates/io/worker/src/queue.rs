@@ -482,6 +482,9 @@ impl Queues {
 }
 
 #[cfg(test)]
+mod rates;
+
+#[cfg(test)]
 mod tests {
     use std::sync::Arc;
 

@@ -43,7 +43,7 @@ mod holes;
 mod model;
 mod moves;
 mod port;
-mod random;
+pub(crate) mod random;
 mod shaping;
 mod storm;
 mod world;

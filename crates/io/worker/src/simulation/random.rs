@@ -1,14 +1,14 @@
 //! Numbers from a seed.
 
 /// The splitmix64 generator.
-pub(super) struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
-    pub(super) fn new(seed: u64) -> Random {
+    pub(crate) fn new(seed: u64) -> Random {
         Random(seed)
     }
 
-    pub(super) fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -17,12 +17,12 @@ impl Random {
     }
 
     /// Below `n`, which is not 0.
-    pub(super) fn below(&mut self, n: usize) -> usize {
+    pub(crate) fn below(&mut self, n: usize) -> usize {
         (self.next() % n as u64) as usize
     }
 
     /// True once in `n` times.
-    pub(super) fn once_in(&mut self, n: usize) -> bool {
+    pub(crate) fn once_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }
 }
