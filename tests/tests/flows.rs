@@ -239,6 +239,20 @@ fn a_flow_has_its_rate() {
             let drops = flow["drops"].as_object().expect("drops");
             let sum: u64 = drops.values().filter_map(serde_json::Value::as_u64).sum();
             assert_eq!(sum, of("dropped"), "{flow}");
+            // Acknowledgements of the end may come in between.
+            let shown = of("bytes");
+            let way = ["receive", "transmit"][usize::from(direction == "tx")];
+            let series = format!(
+                "windlass_flow_{way}_bytes_total{{flow=\"{name}\",vnic=\"{vnic}\",zone=\"\"}} "
+            );
+            let metrics = daemon.must("metrics");
+            let scraped = metrics
+                .lines()
+                .find_map(|line| line.strip_prefix(&series)?.parse::<f64>().ok());
+            assert!(
+                scraped >= Some(shown as f64),
+                "{series}{scraped:?}: {shown}"
+            );
             daemon.must(&format!("flow remove {name}"));
         }
         daemon.must(&format!("vnic set {vnic} maxbw=0"));

@@ -6,13 +6,14 @@
 //!
 //! # Limits
 //! Labels are names of objects of the document and of reasons for drops, so that their number is bounded by the document's.
-//! No address, process or flow is a label. A reason that was never met has no line.
+//! No address, process or connection is a label; a flow is one that somebody has named. A reason that was never met has no line.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use windlass_api::{
-    Counters, DaemonView, MemberStats, Name, State, Stats, TableStats, WorkerStats,
+    Counters, DaemonView, Flow, FlowCounters, FlowView, MemberStats, Name, State, Stats,
+    TableStats, WorkerStats,
 };
 
 /// Content type of the text.
@@ -21,7 +22,7 @@ pub const MEDIA_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// What a metric does as time passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// It grows, and starts from zero with its object; of a bridge or a worker, with each daemon ([`DAEMON`] has its age).
+    /// It grows, and starts from zero with its object; of a flow, a bridge or a worker, with each daemon ([`DAEMON`] has its age).
     Counter,
     /// It is a level.
     Gauge,
@@ -80,6 +81,20 @@ pub const MEMBER: &[Family<Counters>] = families! { counters:
     "kicks_total" Counter counters.kicks as f64, "Notifications sent to the other side.";
     "kernel_drops_total" Counter counters.kernel_drops as f64, "Frames dropped by the kernel behind it.";
     "stalled_seconds_total" Counter counters.stalled_ns as f64 / 1e9, "Time that access to its memory took beyond what it may.";
+};
+
+/// Of a flow of a VNIC; prefix `windlass_flow_`. Its frames are among the VNIC's.
+pub const FLOW: &[Family<FlowCounters>] = families! { counters:
+    "receive_matched_frames_total" Counter counters.rx_matched as f64, "Frames from the VNIC that were in the flow.";
+    "receive_frames_total" Counter counters.rx_frames as f64, "Frames of the flow from the VNIC that went on.";
+    "receive_bytes_total" Counter counters.rx_bytes as f64, "Bytes of the flow from the VNIC that went on.";
+    "receive_dropped_frames_total" Counter counters.rx_dropped as f64, "Frames of the flow from the VNIC that were dropped.";
+    "receive_held_frames" Gauge counters.rx_held as f64, "Frames of the flow from the VNIC that wait for a maxbw.";
+    "transmit_matched_frames_total" Counter counters.tx_matched as f64, "Frames to the VNIC that were in the flow.";
+    "transmit_frames_total" Counter counters.tx_frames as f64, "Frames of the flow to the VNIC that went on.";
+    "transmit_bytes_total" Counter counters.tx_bytes as f64, "Bytes of the flow to the VNIC that went on.";
+    "transmit_dropped_frames_total" Counter counters.tx_dropped as f64, "Frames of the flow to the VNIC that were dropped.";
+    "transmit_held_frames" Gauge counters.tx_held as f64, "Frames of the flow to the VNIC that wait for a maxbw.";
 };
 
 /// Of a bridge; prefix `windlass_bridge_`. Traffic of a bridge is the sum over its members.
@@ -151,6 +166,13 @@ pub fn all() -> Vec<Metric> {
             labels: with_reason,
         });
     }
+    list(&mut all, "windlass_flow_", FLOW, FLOW_LABELS);
+    all.push(Metric {
+        name: FLOW_DROPS.into(),
+        help: DROPS_HELP,
+        kind: Kind::Counter,
+        labels: &["flow", "vnic", "zone", "reason"],
+    });
     list(&mut all, "windlass_bridge_", BRIDGE, &["bridge"]);
     list(&mut all, "windlass_worker_", WORKER, &["worker"]);
     all
@@ -171,6 +193,8 @@ const BUILD_INFO_HELP: &str = "Version of the daemon; always 1.";
 const UP: &str = "up";
 const UP_HELP: &str = "1 if frames pass, 0 if it is waiting or down.";
 const DROPS: &str = "drop_frames_total";
+const FLOW_DROPS: &str = "windlass_flow_drop_frames_total";
+const FLOW_LABELS: &[&str] = &["flow", "vnic", "zone"];
 const DROPS_HELP: &str = "Frames dropped, by reason; see windlass-drops(7).";
 
 /// Prefixes of the two kinds of members, uplinks first, with their labels, and these with the reason of a drop.
@@ -199,6 +223,8 @@ pub struct Sample {
     pub states: Vec<State>,
     /// Zone of each VNIC, empty for the global zone; uplinks are missing.
     pub zones: BTreeMap<Name, String>,
+    /// The flows of the VNICs of `stats`.
+    pub flows: Vec<FlowView>,
 }
 
 /// The text.
@@ -219,6 +245,7 @@ pub fn text(sample: &Sample) -> String {
     );
 
     write_members(&mut out, sample);
+    write_flows(&mut out, sample);
     let bridges = sample.stats.bridges.iter();
     let bridges: Vec<_> = bridges
         .map(|bridge| (label("bridge", bridge.name.as_str()), &bridge.table))
@@ -261,13 +288,45 @@ fn write_members(out: &mut String, sample: &Sample) {
             .map(|(labels, counters, _)| (labels.clone(), *counters))
             .collect();
         write_families(out, prefix, MEMBER, &counters);
-        let drops = format!("{prefix}{DROPS}");
-        title(out, &drops, DROPS_HELP, Kind::Counter);
-        for (labels, counters) in &counters {
-            for (reason, frames) in &counters.drops {
-                let labels = format!("{labels},{}", label("reason", reason));
-                line(out, &drops, &labels, *frames as f64);
-            }
+        let drops = counters
+            .iter()
+            .map(|(labels, counters)| (labels.as_str(), &counters.drops));
+        write_drops(out, &format!("{prefix}{DROPS}"), drops);
+    }
+}
+
+fn write_flows(out: &mut String, sample: &Sample) {
+    let labels = |Flow { name, vnic, .. }: &Flow| {
+        let zone = sample.zones.get(vnic).map_or("", String::as_str);
+        format!(
+            "{},{},{}",
+            label("flow", name.as_str()),
+            label("vnic", vnic.as_str()),
+            label("zone", zone)
+        )
+    };
+    let flows = sample.flows.iter();
+    let flows: Vec<_> = flows
+        .map(|flow| (labels(&flow.config), &flow.counters))
+        .collect();
+    write_families(out, "windlass_flow_", FLOW, &flows);
+    let drops = flows
+        .iter()
+        .map(|(labels, counters)| (labels.as_str(), &counters.drops));
+    write_drops(out, FLOW_DROPS, drops);
+}
+
+/// What objects have dropped, by reason.
+fn write_drops<'a>(
+    out: &mut String,
+    name: &str,
+    of: impl Iterator<Item = (&'a str, &'a BTreeMap<String, u64>)>,
+) {
+    title(out, name, DROPS_HELP, Kind::Counter);
+    for (labels, drops) in of {
+        for (reason, frames) in drops {
+            let labels = format!("{labels},{}", label("reason", reason));
+            line(out, name, &labels, *frames as f64);
         }
     }
 }
@@ -373,6 +432,7 @@ mod tests {
             }
         }
         named(MEMBER);
+        named(FLOW);
         named(BRIDGE);
         named(WORKER);
     }
@@ -381,6 +441,8 @@ mod tests {
         let name = |text: &str| text.parse::<Name>().expect("a name");
         let (vnic, mut numbers) = numbered::<Counters>(1_000);
         let (uplink, more) = numbered::<Counters>(2_000);
+        numbers.extend(more);
+        let (flow, more) = numbered::<FlowCounters>(7_000);
         numbers.extend(more);
         let (table, more) = numbered::<TableStats>(3_000);
         numbers.extend(more);
@@ -396,7 +458,8 @@ mod tests {
             counters,
         };
         let drops = BTreeMap::from([("no-route".into(), 5_000)]);
-        numbers.insert(5_000);
+        let of_flow = BTreeMap::from([("queue-full".into(), 5_001)]);
+        numbers.extend([5_000, 5_001]);
         let stats = Stats {
             time_ns: 1,
             members: vec![
@@ -428,12 +491,21 @@ mod tests {
         numbers.extend([6_000, 6_001]);
         let zones = BTreeMap::from([(name("web"), "blue".to_owned())]);
         let states = vec![State::Up, State::Waiting];
+        let config = json!({"name": "http", "vnic": "web", "attributes": "transport=tcp"});
+        let flows = vec![FlowView {
+            config: serde_json::from_value(config).expect("a flow"),
+            counters: FlowCounters {
+                drops: of_flow,
+                ..flow
+            },
+        }];
         (
             Sample {
                 daemon,
                 stats,
                 states,
                 zones,
+                flows,
             },
             numbers,
         )
@@ -476,6 +548,10 @@ mod tests {
         assert_eq!(
             found[r#"windlass_vnic_drop_frames_total{vnic="web",bridge="lan",zone="blue",reason="no-route"}"#],
             "5000"
+        );
+        assert_eq!(
+            found[r#"windlass_flow_drop_frames_total{flow="http",vnic="web",zone="blue",reason="queue-full"}"#],
+            "5001"
         );
     }
 }

@@ -458,6 +458,11 @@ fn metrics_and_recent_drops() {
         "/v1/vnics",
         Some(json!({"name": "v0", "bridge": "br0"})),
     );
+    daemon.must(
+        "POST",
+        "/v1/flows",
+        Some(json!({"name": "http", "vnic": "v0", "attributes": "transport=tcp"})),
+    );
     let mut stream = connect(&daemon.socket);
     stream
         .write_all(b"GET /v1/metrics HTTP/1.1\r\nhost: w\r\nconnection: close\r\n\r\n")
@@ -468,8 +473,12 @@ fn metrics_and_recent_drops() {
         text.contains("content-type: text/plain; version=0.0.4"),
         "{text}"
     );
-    let line = r#"windlass_vnic_up{vnic="v0",bridge="br0",zone=""} 1"#;
-    assert!(text.lines().any(|found| found == line), "{text}");
+    for line in [
+        r#"windlass_vnic_up{vnic="v0",bridge="br0",zone=""} 1"#,
+        r#"windlass_flow_receive_bytes_total{flow="http",vnic="v0",zone=""} 0"#,
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}: {text}");
+    }
     let drops = daemon.must("GET", "/v1/drops", None);
     assert_eq!(drops["drops"], json!([]));
 }

@@ -1,6 +1,6 @@
 //! What the engine answers to questions: only what the peer may see.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use rustix::time::{ClockId, clock_gettime};
@@ -180,11 +180,11 @@ impl Engine {
 
     /// Those flows that the peer may see: of VNICs that it may see.
     pub fn flow_views(&self, peer: &Peer, flows: &[Flow]) -> Vec<FlowView> {
-        let sees = |flow: &&Flow| {
-            let vnic = self.document.vnic(flow.vnic.as_str());
-            vnic.is_some_and(|vnic| peer.sees_vnic(vnic, &self.document))
-        };
-        let seen: Vec<Flow> = flows.iter().filter(sees).cloned().collect();
+        let vnics = self.document.vnics.iter();
+        let vnics = vnics.filter(|vnic| peer.sees_vnic(vnic, &self.document));
+        let vnics: BTreeSet<&Name> = vnics.map(|vnic| &vnic.name).collect();
+        let seen = flows.iter().filter(|flow| vnics.contains(&flow.vnic));
+        let seen: Vec<Flow> = seen.cloned().collect();
         let counters = self.backend.flow_counters(&seen);
         let views = seen.into_iter().zip(counters);
         views
@@ -341,6 +341,7 @@ impl Engine {
             daemon: self.daemon_view(peer),
             states: states.map(|status| status.state).collect(),
             zones: zones.collect(),
+            flows: self.flow_views(peer, &self.document.flows),
             stats,
         }
     }
