@@ -71,6 +71,18 @@ const ELSEWHERE: &[(&str, &str, &str, &str)] = &[
         "tx_cut",
     ),
     (
+        "rx_marked",
+        "tests/tests/flows.rs",
+        "tcp_with_ecn_is_marked",
+        "rx_marked",
+    ),
+    (
+        "tx_marked",
+        "tests/tests/flows.rs",
+        "tcp_with_ecn_is_marked",
+        "tx_marked",
+    ),
+    (
         "tx_segments",
         "tests/tests/uso.rs",
         "a_large_datagram_is_cut_for_others",

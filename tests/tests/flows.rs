@@ -176,6 +176,53 @@ fn a_trip_stays_short_beside_tcp() {
     }
 }
 
+/// A counter of a guest's IP (`IpExt`).
+fn of_ip(lab: &Lab, guest: &str, name: &str) -> u64 {
+    let text = lab.within(guest, || {
+        std::fs::read_to_string("/proc/thread-self/net/netstat")
+    });
+    let text = text.expect("counters");
+    let mut lines = text.lines().filter(|line| line.starts_with("IpExt:"));
+    let [names, values] = [(); 2].map(|()| lines.next().expect("a line").split(' '));
+    let mut pairs = names.zip(values);
+    let found = pairs.find(|pair| pair.0 == name).expect("a counter");
+    found.1.parse().expect("a number")
+}
+
+/// TCP with ECN through a rate is marked in the place of drops, in either direction. The VNIC and its flow count the marks, and the
+/// receiver gets as many marked packets, with the right checksum.
+#[test]
+fn tcp_with_ecn_is_marked() {
+    let _turn = turn();
+    let Some(lab) = Lab::start("tcp_with_ecn_is_marked") else {
+        return;
+    };
+    let daemon = guests(&lab);
+    for guest in ["a", "b"] {
+        let asked = lab.within(guest, || std::fs::write("/proc/sys/net/ipv4/tcp_ecn", "1"));
+        asked.expect("ECN");
+    }
+    for (vnic, side, counter) in [
+        ("b0", "local_port", "tx_marked"),
+        ("a0", "remote_port", "rx_marked"),
+    ] {
+        daemon.must(&format!("vnic set {vnic} maxbw=10"));
+        daemon.must(&format!(
+            "flow add web --vnic {vnic} --attr transport=tcp,{side}=9000"
+        ));
+        let before = of_ip(&lab, "b", "InCEPkts");
+        rates(vec![connect(&lab, 9000)], Duration::from_secs(2));
+        let marked = of_ip(&lab, "b", "InCEPkts") - before;
+        assert!(marked > 0, "{vnic}");
+        let flow = daemon.json("flow show web")[0][counter].as_u64();
+        let all = daemon.counters(vnic)[counter].as_u64();
+        assert_eq!((flow, all), (Some(marked), Some(marked)), "{vnic}");
+        daemon.must("flow remove web");
+        daemon.must(&format!("vnic set {vnic} maxbw=0"));
+    }
+    assert_eq!(of_ip(&lab, "b", "InCsumErrors"), 0);
+}
+
 /// Bits a second that a connection to a port of b carries to it in `time`, while all of them are loaded.
 fn rates(pairs: Vec<(TcpStream, TcpStream)>, time: Duration) -> Vec<f64> {
     let is_over = AtomicBool::new(false);

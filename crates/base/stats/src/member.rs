@@ -45,6 +45,10 @@ pub struct MemberCounters {
     pub kicks: Counter,
     /// Nanoseconds that access to its memory took beyond what it may.
     pub stalled_ns: Counter,
+    /// Frames from it that left its queues with an ECN mark.
+    pub rx_marked: Counter,
+    /// Frames to it that left its queues with an ECN mark.
+    pub tx_marked: Counter,
     /// Frames dropped, by reason.
     pub drops: [Counter; Drop::COUNT],
 }
@@ -79,6 +83,8 @@ impl MemberCounters {
             floods_cut: Counter::new(),
             kicks: Counter::new(),
             stalled_ns: Counter::new(),
+            rx_marked: Counter::new(),
+            tx_marked: Counter::new(),
             drops: [const { Counter::new() }; Drop::COUNT],
         }
     }
@@ -111,6 +117,8 @@ pub struct IngressTotals {
     pub held: u64,
     /// Frames more than came, since large segments were cut.
     pub cut: u64,
+    /// Frames that left its queues with an ECN mark.
+    pub marked: u64,
     /// Floods that ended before every receiver had its copy.
     pub floods_cut: u64,
     /// Frames dropped before a destination was decided.
@@ -124,6 +132,8 @@ pub struct EgressTotals {
     pub offered: u64,
     /// Frames more than those, since large segments were cut.
     pub cut: u64,
+    /// Frames that left its queues with an ECN mark.
+    pub marked: u64,
     /// Frames delivered.
     pub frames: u64,
     /// Bytes delivered.
@@ -183,6 +193,8 @@ impl MemberTotals {
         i.floods_cut += c.floods_cut.get();
         i.cut += c.rx_cut.get();
         e.cut += c.tx_cut.get();
+        i.marked += c.rx_marked.get();
+        e.marked += c.tx_marked.get();
         e.offered += c.offered.get();
         e.frames += c.tx_frames.get();
         e.bytes += c.tx_bytes.get();

@@ -154,6 +154,9 @@ pub struct FlowCounters {
     /// Bytes of `rx_frames`.
     #[serde(default)]
     pub rx_bytes: u64,
+    /// Of `rx_frames`: marked (ECN) in a queue that would have dropped it for its delay.
+    #[serde(default)]
+    pub rx_marked: u64,
     /// Of `rx_matched`: dropped while they waited, or for want of room to wait.
     #[serde(default)]
     pub rx_dropped: u64,
@@ -169,6 +172,9 @@ pub struct FlowCounters {
     /// Bytes of `tx_frames`.
     #[serde(default)]
     pub tx_bytes: u64,
+    /// Of `tx_frames`: marked (ECN) in a queue that would have dropped it for its delay.
+    #[serde(default)]
+    pub tx_marked: u64,
     /// Of `tx_matched`: dropped while they waited, or for want of room to wait.
     #[serde(default)]
     pub tx_dropped: u64,

@@ -149,6 +149,9 @@ pub struct Counters {
     /// Frames more than `rx_frames`: large segments were cut before they took their part of a `maxbw`.
     #[serde(default)]
     pub rx_cut: u64,
+    /// Of `rx_frames`: marked (ECN) in a queue of a `maxbw` that would have dropped it for its delay.
+    #[serde(default)]
+    pub rx_marked: u64,
     /// Copies that the flooding of its frames has made, over all members that were to get one.
     #[serde(default)]
     pub rx_copies: u64,
@@ -173,6 +176,9 @@ pub struct Counters {
     /// Frames more than `tx_offered`: large segments were cut before they took their part of a `maxbw`.
     #[serde(default)]
     pub tx_cut: u64,
+    /// Of `tx_offered`: marked (ECN) in a queue of a `maxbw` that would have dropped it for its delay.
+    #[serde(default)]
+    pub tx_marked: u64,
     /// Of `tx_offered`: copies that it gets as a span member.
     #[serde(default)]
     pub tx_span: u64,
@@ -206,6 +212,7 @@ impl std::ops::AddAssign<&Counters> for Counters {
         self.rx_dropped += more.rx_dropped;
         self.rx_held += more.rx_held;
         self.rx_cut += more.rx_cut;
+        self.rx_marked += more.rx_marked;
         self.rx_copies += more.rx_copies;
         self.rx_floods_cut += more.rx_floods_cut;
         self.tx_offered += more.tx_offered;
@@ -214,6 +221,7 @@ impl std::ops::AddAssign<&Counters> for Counters {
         self.tx_dropped += more.tx_dropped;
         self.tx_held += more.tx_held;
         self.tx_cut += more.tx_cut;
+        self.tx_marked += more.tx_marked;
         self.tx_span += more.tx_span;
         self.tx_spilled += more.tx_spilled;
         self.tx_segments += more.tx_segments;

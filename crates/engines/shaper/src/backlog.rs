@@ -202,12 +202,13 @@ impl<T> Backlog<T> {
         }
     }
 
-    /// A frame waits there, as [`Backlog::pass`] or [`Shaper::pass`] said. `key`: what its queue is chosen by.
+    /// A frame waits there, as [`Backlog::pass`] or [`Shaper::pass`] said. `key`: what its queue is chosen by. `takes_mark`:
+    /// [`crate::ecn::is_capable`].
     pub fn push(
         &mut self,
         shaper: Option<&Shaper>,
         (flow, place): (Option<&Flow>, Place),
-        (item, bytes, key): (T, u32, u32),
+        (item, bytes, key, takes_mark): (T, u32, u32, bool),
         now: Tick,
         dropped: &mut Dropped<'_, T>,
     ) {
@@ -215,6 +216,8 @@ impl<T> Backlog<T> {
             item,
             bytes,
             flow: flow.map_or(0, |flow| flow.id),
+            is_marked: false,
+            takes_mark,
             key,
             priority: flow.map_or(Priority::default(), |flow| flow.priority),
             since: now,

@@ -1,4 +1,4 @@
-//! When a queue drops: controlled delay (RFC 8289).
+//! When a queue drops or marks: controlled delay (RFC 8289).
 
 use windlass_frame::Tick;
 

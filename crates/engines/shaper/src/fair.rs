@@ -3,8 +3,8 @@
 //! # Model
 //! FQ-CoDel (RFC 8290): a queue for each hash of a flow's addresses and ports, served by deficit round robin. A queue that gets its first
 //! frame is *new*, and served before those that have been served: so a flow that sends little does not wait for those that
-//! send much. Each queue drops by [`crate::codel`]; where there is no room, a long queue loses its oldest frame: one that has at least half of
-//! what the longest had when all were last looked through.
+//! send much. Each queue drops by [`crate::codel`], or marks ([`crate::ecn`]). Where there is no room, a long queue loses its oldest
+//! frame: one that has at least half of what the longest had when all were last looked through.
 //!
 //! | | here | RFC 8290 |
 //! | --- | --- | --- |
@@ -43,6 +43,10 @@ pub struct Waiting<T> {
     pub bytes: u32,
     /// Which flow of the member it belongs to: [`crate::Flow::id`]; 0 is none.
     pub flow: u64,
+    /// It goes with a mark, which the caller writes: [`crate::ecn::mark`].
+    pub is_marked: bool,
+    /// It is marked where others are dropped for the delay: [`crate::ecn::is_capable`].
+    pub(crate) takes_mark: bool,
     pub(crate) key: u32,
     pub(crate) priority: Priority,
     /// When it began to wait here.
@@ -260,7 +264,7 @@ impl<T> Fair<T> {
         }
     }
 
-    /// The first frame of a queue that is not dropped leaves it.
+    /// The first frame of a queue that is not dropped leaves it; one that takes marks is marked instead.
     fn first(
         &mut self,
         at: u16,
@@ -268,11 +272,13 @@ impl<T> Fair<T> {
         dropped: &mut dyn FnMut(Waiting<T>),
     ) -> Option<Waiting<T>> {
         loop {
-            let frame = self.take(at)?;
+            let mut frame = self.take(at)?;
             let law = self.law;
             let queue = self.queues.get_mut(usize::from(at))?;
             let waited = now.since(frame.since);
-            if !queue.codel.drops(law, now, waited, queue.bytes) {
+            let is_over = queue.codel.drops(law, now, waited, queue.bytes);
+            if !is_over || frame.takes_mark {
+                frame.is_marked |= is_over;
                 queue.credit = queue.credit.saturating_sub(i64::from(frame.bytes));
                 return Some(frame);
             }
@@ -346,6 +352,8 @@ mod tests {
             item,
             bytes: 100,
             flow: 0,
+            is_marked: false,
+            takes_mark: false,
             key,
             priority: Priority::Medium,
             since: Tick(0),

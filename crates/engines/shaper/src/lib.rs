@@ -11,7 +11,7 @@
 //! A [`Shaper`] is one direction of a member: at most one rate of its own ([`Bucket`]), and flows ([`Flow`]), each with counters,
 //! a priority and perhaps a rate. A frame goes at once if both rates let it and none waits before it. Otherwise it waits in the
 //! [`Backlog`] of its worker: for its flow's rate apart from all that is not in the flow, then for the member's. What waits for one rate
-//! lies in fair queues ([`fair`]).
+//! lies in fair queues ([`fair`]), which mark what they would drop for its delay, where the sender answers to marks ([`ecn`]).
 //!
 //! All but the two words of a bucket is one worker's: the state of queues is never shared. Several workers take turns at a rate.
 //!
@@ -25,7 +25,7 @@
 //! all of a member's queues.
 //!
 //! # Not done
-//! **ECN marks in the place of drops.**
+//! **ECN fields of tunnelled packets** (RFC 6040): the outer header alone is marked.
 #![forbid(unsafe_code)]
 #![deny(
     clippy::indexing_slicing,
@@ -39,6 +39,7 @@ mod backlog;
 pub mod bucket;
 mod classify;
 pub mod codel;
+pub mod ecn;
 pub mod fair;
 mod shaper;
 

@@ -54,6 +54,8 @@ pub struct FlowCounters {
     pub frames: Counter,
     /// Bytes of them.
     pub bytes: Counter,
+    /// Of those frames: with a mark of the queues ([`crate::ecn`]).
+    pub marked: Counter,
     /// Frames dropped, by [`Cause`].
     pub drops: [Counter; 2],
     /// Frames that waited when the member was detached or the flow was changed.

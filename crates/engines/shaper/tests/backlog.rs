@@ -71,7 +71,10 @@ struct Line {
     backlog: Backlog<(u64, Tick)>,
     came: u64,
     went: Vec<Went>,
+    marked: Vec<u64>,
     dropped: Vec<u64>,
+    /// The queue whose frames take marks.
+    takes_marks: Option<u32>,
 }
 
 impl Line {
@@ -88,6 +91,7 @@ impl Line {
             self.advance(shaper, now);
             while let Some(frame) = self.backlog.pop_ready() {
                 let (number, came) = frame.item;
+                self.marked.extend(frame.is_marked.then_some(number));
                 self.go(now, frame.key(), number, frame.bytes, came);
             }
         }
@@ -118,7 +122,7 @@ impl Line {
             self.dropped.push(longest.item.0);
         }
         let mut gone = Vec::new();
-        let frame = ((number, now), bytes, key);
+        let frame = ((number, now), bytes, key, self.takes_marks == Some(key));
         let mut dropped = |frame: windlass_shaper::Waiting<_>, _| gone.push(frame.item);
         self.backlog
             .push(shaper, (flow, place), frame, now, &mut dropped);
@@ -321,6 +325,29 @@ fn standing_queues_shrink() {
     assert!(mean < 15 * MS, "{mean} ns");
     let bits = line.bits(START.plus(3 * SECOND), START.plus(10 * SECOND));
     assert!(bits > 7 * rate * 9 / 10, "{bits}");
+}
+
+/// Of two that send more than there is, for the member's rate or a flow's, one takes marks: it has them where the other loses frames,
+/// and loses none.
+#[test]
+fn marks_are_in_the_place_of_drops() {
+    for (flow, rate) in [(0, 10_000_000), (7, 5_000_000)] {
+        let shaper = shaper(10_000_000, &[(7, 5_000_000, Priority::Medium)]).expect("a rate");
+        // Together 8 % above: in that time less waits than there is room for.
+        let senders = [1, 2].map(|key| Sender {
+            flow,
+            ..sender(key, 1000, rate * 54 / 100)
+        });
+        let mut line = Line {
+            takes_marks: Some(1),
+            ..Line::default()
+        };
+        run(&mut line, &shaper, &senders, SECOND * 4 / 5, 0);
+        assert!(line.marked.len() > 3 && line.dropped.len() > 3, "{flow}");
+        // They take turns.
+        assert!(line.marked.iter().all(|number| number % 2 == 0), "{flow}");
+        assert!(line.dropped.iter().all(|number| number % 2 == 1), "{flow}");
+    }
 }
 
 /// What has a higher priority goes first; what has a lower one waits for 100 ms at most for a turn.

@@ -350,7 +350,7 @@ impl Egress {
                 self.send_now(cx, member, counters, &own, &tails, to, &picks[..n]);
             }
             self.own = Some((own, store));
-            queues.forget(&rule, n);
+            counters.tx_marked.add(queues.forget(&rule, n));
             counters.held.add((n as u64).wrapping_neg());
             self.set_due(&queues, to);
         }

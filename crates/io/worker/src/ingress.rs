@@ -162,7 +162,7 @@ impl Ingress {
 
     /// The first frames that were ready have gone.
     pub(crate) fn forget(&mut self, rule: &Rule<'_>, n: usize, counters: &MemberCounters) {
-        self.queues.forget(rule, n);
+        counters.rx_marked.add(self.queues.forget(rule, n));
         counters.rx_held.add((n as u64).wrapping_neg());
         self.set_due(rule.member);
     }

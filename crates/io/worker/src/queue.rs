@@ -4,6 +4,8 @@
 //! What a member's [`Shaper`] does not let go at once is copied to private memory and joins the member's [`Backlog`], which is
 //! released by a task of the worker ([`crate::egress`], [`crate::ingress`]) when its next frame is due.
 //!
+//! A frame that its queue marks is marked when it goes: in the burst that it is restored to.
+//!
 //! Each worker has a backlog of its own for a member and a direction: frames of a flow come from one ring, so from one worker.
 //!
 //! # Limits
@@ -16,7 +18,7 @@ use windlass_attach::port::TxCaps;
 use windlass_attach::soft;
 use windlass_frame::{BURST, Gso, Heads, Meta, Offload, Pick, Tick};
 use windlass_nic::FlowHash;
-use windlass_shaper::{Backlog, Cause, Direction, Flow, Place, Shaper, Waiting};
+use windlass_shaper::{Backlog, Cause, Direction, Flow, Place, Shaper, Waiting, ecn};
 use windlass_shm::Tails;
 use windlass_stats::MemberCounters;
 
@@ -35,6 +37,16 @@ struct Copied {
     is_tagged: bool,
     /// Which of all frames of the worker that were ever queued.
     number: u64,
+}
+
+/// A frame that has to wait.
+struct Late {
+    /// None where there was no room for it.
+    held: Option<Held>,
+    bytes: u32,
+    key: u32,
+    is_tagged: bool,
+    takes_mark: bool,
 }
 
 /// The frames of one member.
@@ -221,15 +233,14 @@ impl Queues {
             true => Some(self.pool.get_or_insert_with(|| Pool::of(MEMORY / BLOCK))),
             false => None,
         };
-        let held = pool.and_then(|pool| pool.hold(heads, tails, i));
-        let key = self.hash.of(heads, i);
-        let bytes = meta.len;
-        self.push(
-            rule,
-            (flow, place),
-            (held, bytes, key, pick.tagged()),
-            tally,
-        );
+        let late = Late {
+            held: pool.and_then(|pool| pool.hold(heads, tails, i)),
+            bytes: meta.len,
+            key: self.hash.of(heads, i),
+            is_tagged: pick.tagged(),
+            takes_mark: ecn::is_capable(heads.private(i), meta.len),
+        };
+        self.push(rule, (flow, place), late, tally);
         Outcome::Kept
     }
 
@@ -280,13 +291,14 @@ impl Queues {
                 true => Some(self.pool.get_or_insert_with(|| Pool::of(MEMORY / BLOCK))),
                 false => None,
             };
-            let held = pool.and_then(|pool| pool.hold_bytes(frame, meta));
-            self.push(
-                rule,
-                (flow, place),
-                (held, bytes, key, pick.tagged()),
-                tally,
-            );
+            let late = Late {
+                held: pool.and_then(|pool| pool.hold_bytes(frame, meta)),
+                bytes,
+                key,
+                is_tagged: pick.tagged(),
+                takes_mark: ecn::is_capable(frame, bytes),
+            };
+            self.push(rule, (flow, place), late, tally);
             true
         });
         match done {
@@ -302,13 +314,13 @@ impl Queues {
         &mut self,
         rule: &Rule<'_>,
         who: (Option<&Flow>, Place),
-        (held, bytes, key, is_tagged): (Option<Held>, u32, u32, bool),
+        late: Late,
         tally: &mut Tally,
     ) {
         let counters = who
             .0
             .and_then(|flow| flow.counters.get(usize::from(rule.worker)));
-        let Some(held) = held else {
+        let Some(held) = late.held else {
             tally.drops[Cause::Full as usize] += 1;
             if let Some(counters) = counters {
                 counters.drop_frame(Cause::Full);
@@ -333,16 +345,16 @@ impl Queues {
         let queue = &mut self.queues[at];
         queue.owner = rule.owner;
         queue.frames += 1;
-        queue.bytes += bytes as usize;
+        queue.bytes += late.bytes as usize;
         queue.blocks += Pool::blocks(held.meta());
         let item = Copied {
             held,
-            is_tagged,
+            is_tagged: late.is_tagged,
             number: self.pushed - 1,
         };
         let mut gone = Vec::new();
         let mut dropped = |frame, cause| gone.push((frame, cause));
-        let frame = (item, bytes, key);
+        let frame = (item, late.bytes, late.key, late.takes_mark);
         queue
             .backlog
             .push(rule.shaper, who, frame, rule.now, &mut dropped);
@@ -435,6 +447,9 @@ impl Queues {
                 break;
             }
             pool.restore(&frame.item.held, heads, tails, i);
+            if frame.is_marked {
+                ecn::mark(heads.private_mut(i), frame.bytes);
+            }
             picks[i] = Pick::frame(i, frame.item.is_tagged);
             n = i + 1;
         }
@@ -442,10 +457,11 @@ impl Queues {
         n
     }
 
-    /// The first frames that were ready have gone.
-    pub(crate) fn forget(&mut self, rule: &Rule<'_>, n: usize) {
+    /// The first frames that were ready have gone; how many of them with a mark.
+    pub(crate) fn forget(&mut self, rule: &Rule<'_>, n: usize) -> u64 {
+        let mut marked = 0;
         let Some(at) = self.position(rule.member) else {
-            return;
+            return marked;
         };
         for _ in 0..n {
             let Some(frame) = self.queues[at].backlog.pop_ready() else {
@@ -454,12 +470,15 @@ impl Queues {
             rule.count(frame.flow, |counters| {
                 counters.end_hold();
                 counters.pass(frame.bytes);
+                counters.marked.add(frame.is_marked.into());
             });
+            marked += u64::from(frame.is_marked);
             self.free(at, frame);
         }
         if self.queues[at].frames == 0 {
             self.queues.swap_remove(at);
         }
+        marked
     }
 
     /// Forgets all of a member; how many frames there were.
@@ -486,13 +505,17 @@ mod rates;
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
     use std::sync::Arc;
 
     use super::*;
-    use windlass_frame::{Claim, RxId, SNAP};
+    use windlass_frame::{Claim, HEADROOM, RxId, SNAP};
     use windlass_shaper::Bucket;
     use windlass_shm::{Foreign, SegStore};
     use windlass_sync::qsbr::{Domain, Section};
+    use windlass_wire::MacAddr;
+    use windlass_wire::build::{self, Ends, Link};
+    use windlass_wire::checksum::checksum;
 
     const NOW: Tick = Tick(5_000_000_000);
 
@@ -612,6 +635,86 @@ mod tests {
         }
         assert_eq!((dropped, queues.len()), (84, 16));
         assert_eq!(queues.oldest(), Some(84));
+    }
+
+    /// Where the ECN field of a [`datagram`] is.
+    const ECN: usize = 15;
+
+    /// Over IPv4, with 1,042 bytes.
+    fn datagram(ecn: u8) -> Vec<u8> {
+        let link = Link {
+            dst: MacAddr([2, 0, 0, 0, 0, 2]),
+            src: MacAddr([2, 0, 0, 0, 0, 1]),
+            tag: None,
+        };
+        let ends = Ends::V4(Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
+        let mut bytes = vec![0; 1042];
+        build::udp_frame(&mut bytes, &link, &ends, (1, 2), &[9; 1000]).expect("room");
+        bytes[ECN] |= ecn;
+        bytes[24..26].fill(0);
+        let sum = checksum(&bytes[14..34]);
+        bytes[24..26].copy_from_slice(&sum.to_be_bytes());
+        bytes
+    }
+
+    /// A flow sends 8 % more than its member's rate for a while. What it loses for its delay; what is marked, as it is told; and the
+    /// frames that go with a mark.
+    fn saturate(ecn: u8) -> (u64, u64, u64) {
+        const GAP_NS: u64 = 770_000;
+        let domain = Domain::new(1);
+        let mut worker = domain.register();
+        let section = worker.section();
+        let mut queues = Queues::new([1, 2]);
+        let limit = Some(Arc::new(Bucket::new(10_000_000)));
+        let shaper = Shaper::new(Direction::In, Vec::new(), limit);
+        let frame = datagram(ecn);
+        let (mut lost, mut told, mut marked) = (0, 0, 0);
+        let (mut heads, mut store) = (Heads::boxed(), SegStore::default());
+        for n in 0..1000 {
+            let rule = Rule {
+                now: NOW.plus(n * GAP_NS),
+                ..rule(1, shaper.as_ref())
+            };
+            let mut tally = Tally::default();
+            heads.clear(RxId(0), rule.now);
+            heads.snap[0].0[HEADROOM..HEADROOM + SNAP].copy_from_slice(&frame[..SNAP]);
+            heads.admit(0, frame.len() as u32, Claim::NONE);
+            {
+                let mut tails = Tails::bind(&mut store, &section);
+                tails.push(0, Foreign::private(&frame[SNAP..]));
+                queues.admit(&rule, &heads, &tails, Pick::frame(0, true), &mut tally);
+            }
+            let due = queues.advance(&rule);
+            assert_eq!(tally.drops[0] + due.drops[0], 0, "there is room");
+            lost += tally.drops[1] + due.drops[1];
+            let mut picks = [Pick::frame(0, false); BURST];
+            heads.clear(RxId(0), rule.now);
+            let n = {
+                let mut tails = Tails::bind(&mut store, &section);
+                queues.restore(1, BURST, &mut heads, &mut tails, &mut picks)
+            };
+            for i in 0..n {
+                let bytes = heads.private(i);
+                assert_eq!(checksum(&bytes[14..34]), 0);
+                marked += u64::from(bytes[ECN] & 3 == 3);
+            }
+            told += queues.forget(&rule, n);
+        }
+        (lost, told, marked)
+    }
+
+    /// A flow that saturates a rate loses nothing for its delay where it takes marks: it has them, and all are counted. One that takes
+    /// none loses frames.
+    #[test]
+    fn marks_are_in_the_place_of_drops() {
+        for ecn in [1, 2] {
+            let (lost, told, marked) = saturate(ecn);
+            assert_eq!((lost, told), (0, marked), "{ecn}");
+            assert!(marked > 5, "{ecn}: {marked}");
+        }
+        let (lost, told, marked) = saturate(0);
+        assert_eq!((told, marked), (0, 0));
+        assert!(lost > 5, "{lost}");
     }
 
     /// Frames whose pieces are more than a burst has room for come in several bursts, each frame whole.

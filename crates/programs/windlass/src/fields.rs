@@ -139,8 +139,10 @@ columns! {
     "tx-bytes" usual "Their bytes." |row| counted(row, "tx_bytes");
     "tx-dropped" usual "Frames to the VNIC in it that were dropped." |row| counted(row, "tx_dropped");
     "rx-matched" more "Frames of the VNIC in it." |row| counted(row, "rx_matched");
+    "rx-marked" more "Frames of the VNIC in it that were ECN-marked, not dropped." |row| counted(row, "rx_marked");
     "rx-held" more "Frames of the VNIC in it that wait now." |row| at(row, "/rx_held");
     "tx-matched" more "Frames to the VNIC in it." |row| counted(row, "tx_matched");
+    "tx-marked" more "Frames to the VNIC in it that were ECN-marked, not dropped." |row| counted(row, "tx_marked");
     "tx-held" more "Frames to the VNIC in it that wait now." |row| at(row, "/tx_held");
     "drops" more "Dropped frames by reason." flow_drops;
 }
@@ -173,8 +175,10 @@ columns! {
     "rx-local" more "Frames from it that ended at the bridge, for the daemon." |row| counted(row, "rx_local");
     "rx-held" more "Frames from it that wait in private memory now." |row| at(row, "/rx_held");
     "rx-cut" more "Frames more than it sent: large segments cut for a maxbw." |row| counted(row, "rx_cut");
+    "rx-marked" more "Frames from it that were ECN-marked, not dropped." |row| counted(row, "rx_marked");
     "tx-offered" more "Frames and copies that were to go to it." |row| counted(row, "tx_offered");
     "tx-cut" more "Frames more than those: large segments cut for a maxbw." |row| counted(row, "tx_cut");
+    "tx-marked" more "Of those, ECN-marked, not dropped." |row| counted(row, "tx_marked");
     "tx-held" more "Of those, waiting in private memory now." |row| at(row, "/tx_held");
     "tx-span" more "Of those, copies for a span member." |row| counted(row, "tx_span");
     "tx-spilled" more "Of those, waited in private memory for a while." |row| counted(row, "tx_spilled");

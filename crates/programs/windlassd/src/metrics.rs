@@ -69,12 +69,14 @@ pub const MEMBER: &[Family<Counters>] = families! { counters:
     "receive_copies_total" Counter counters.rx_copies as f64, "Copies made by flooding its frames.";
     "receive_floods_cut_total" Counter counters.rx_floods_cut as f64, "Floods that ended before everyone had a copy.";
     "receive_cut_frames_total" Counter counters.rx_cut as f64, "Frames more than came: large segments cut for a maxbw.";
+    "receive_marked_frames_total" Counter counters.rx_marked as f64, "Frames from it: ECN-marked, not dropped.";
     "transmit_offered_frames_total" Counter counters.tx_offered as f64, "Frames and copies to be sent to it.";
     "transmit_frames_total" Counter counters.tx_frames as f64, "Frames sent to it.";
     "transmit_bytes_total" Counter counters.tx_bytes as f64, "Bytes sent to it.";
     "transmit_dropped_frames_total" Counter counters.tx_dropped as f64, "Frames to it that were dropped.";
     "transmit_held_frames" Gauge counters.tx_held as f64, "Frames to it that wait in private memory.";
     "transmit_cut_frames_total" Counter counters.tx_cut as f64, "Frames more than offered: large segments cut for a maxbw.";
+    "transmit_marked_frames_total" Counter counters.tx_marked as f64, "Frames to it: ECN-marked, not dropped.";
     "transmit_span_frames_total" Counter counters.tx_span as f64, "Copies sent to it as a span member.";
     "transmit_spilled_frames_total" Counter counters.tx_spilled as f64, "Frames that waited in private memory.";
     "transmit_segments_total" Counter counters.tx_segments as f64, "Frames written by software segmentation.";

@@ -120,7 +120,7 @@ fn come(
     }
     let (item, key) = (counts.came, u32::from(port >> 3));
     let dropped = &mut counts.dropped;
-    let frame = (item, bytes, key);
+    let frame = (item, bytes, key, port & 8 != 0);
     backlog.push(shaper, (flow, place), frame, now, &mut |_, _| *dropped += 1);
 }
 

@@ -31,6 +31,8 @@ pub struct FlowTotals {
     pub frames: u64,
     /// Bytes of them.
     pub bytes: u64,
+    /// Of those frames: with an ECN mark of the queues.
+    pub marked: u64,
     /// Frames dropped for want of room.
     pub full: u64,
     /// Frames dropped since frames had waited for too long.
@@ -52,6 +54,7 @@ impl FlowTotals {
         self.matched += counters.matched.get();
         self.frames += counters.frames.get();
         self.bytes += counters.bytes.get();
+        self.marked += counters.marked.get();
         self.full += drops(Cause::Full);
         self.slow += drops(Cause::Slow);
         self.lost += counters.lost.get();

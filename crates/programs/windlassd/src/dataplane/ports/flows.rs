@@ -141,11 +141,13 @@ fn counters(rx: FlowTotals, tx: FlowTotals) -> FlowCounters {
         rx_matched: rx.matched,
         rx_frames: rx.frames,
         rx_bytes: rx.bytes,
+        rx_marked: rx.marked,
         rx_dropped: dropped(rx),
         rx_held: rx.held,
         tx_matched: tx.matched,
         tx_frames: tx.frames,
         tx_bytes: tx.bytes,
+        tx_marked: tx.marked,
         tx_dropped: dropped(tx),
         tx_held: tx.held,
         drops: all
