@@ -439,6 +439,24 @@ mod tests {
         named(WORKER);
     }
 
+    fn daemon() -> DaemonView {
+        DaemonView {
+            version: "1".into(),
+            pid: 1,
+            revision: 6_000,
+            uptime_s: 6_001,
+            workers: 1,
+            runtime_dir: String::new(),
+            limits: Vec::new(),
+            you: PeerView {
+                uid: 0,
+                gid: 0,
+                operator: true,
+                zones: Vec::new(),
+            },
+        }
+    }
+
     fn sample() -> (Sample, BTreeSet<u64>) {
         let name = |text: &str| text.parse::<Name>().expect("a name");
         let (vnic, mut numbers) = numbered::<Counters>(1_000);
@@ -475,21 +493,6 @@ mod tests {
             }],
             workers: vec![worker],
         };
-        let daemon = DaemonView {
-            version: "1".into(),
-            pid: 1,
-            revision: 6_000,
-            uptime_s: 6_001,
-            workers: 1,
-            runtime_dir: String::new(),
-            limits: Vec::new(),
-            you: PeerView {
-                uid: 0,
-                gid: 0,
-                operator: true,
-                zones: Vec::new(),
-            },
-        };
         numbers.extend([6_000, 6_001]);
         let zones = BTreeMap::from([(name("web"), "blue".to_owned())]);
         let states = vec![State::Up, State::Waiting];
@@ -503,7 +506,7 @@ mod tests {
         }];
         (
             Sample {
-                daemon,
+                daemon: daemon(),
                 stats,
                 states,
                 zones,
