@@ -319,10 +319,11 @@ mod tests {
                 words.len() - 1,
                 before.last().expect("words"),
             );
-            let output = Process::new("bash")
-                .args(["--norc", "-c", &run])
-                .output()
-                .expect("bash");
+            // Longer than one argument may be.
+            let file = std::env::temp_dir().join(format!("completion-{}", std::process::id()));
+            std::fs::write(&file, run).expect("a file");
+            let output = Process::new("bash").arg("--norc").arg(&file).output();
+            let output = std::fs::remove_file(&file).and(output).expect("bash");
             assert!(
                 output.stderr.is_empty(),
                 "{}",

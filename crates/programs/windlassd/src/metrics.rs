@@ -90,11 +90,13 @@ pub const FLOW: &[Family<FlowCounters>] = families! { counters:
     "receive_matched_frames_total" Counter counters.rx_matched as f64, "Frames from the VNIC that were in the flow.";
     "receive_frames_total" Counter counters.rx_frames as f64, "Frames of the flow from the VNIC that went on.";
     "receive_bytes_total" Counter counters.rx_bytes as f64, "Bytes of the flow from the VNIC that went on.";
+    "receive_marked_frames_total" Counter counters.rx_marked as f64, "Frames of the flow from the VNIC: ECN-marked, not dropped.";
     "receive_dropped_frames_total" Counter counters.rx_dropped as f64, "Frames of the flow from the VNIC that were dropped.";
     "receive_held_frames" Gauge counters.rx_held as f64, "Frames of the flow from the VNIC that wait for a maxbw.";
     "transmit_matched_frames_total" Counter counters.tx_matched as f64, "Frames to the VNIC that were in the flow.";
     "transmit_frames_total" Counter counters.tx_frames as f64, "Frames of the flow to the VNIC that went on.";
     "transmit_bytes_total" Counter counters.tx_bytes as f64, "Bytes of the flow to the VNIC that went on.";
+    "transmit_marked_frames_total" Counter counters.tx_marked as f64, "Frames of the flow to the VNIC: ECN-marked, not dropped.";
     "transmit_dropped_frames_total" Counter counters.tx_dropped as f64, "Frames of the flow to the VNIC that were dropped.";
     "transmit_held_frames" Gauge counters.tx_held as f64, "Frames of the flow to the VNIC that wait for a maxbw.";
 };
