@@ -54,7 +54,7 @@ impl DataPlane {
         Ok(plane)
     }
 
-    /// A plane whose workers are made but do not run yet. It waits for them by `wait`.
+    /// A data plane whose workers are made but do not run yet. It waits for them by `wait`.
     pub(crate) fn wire(
         options: &DataPlaneOptions,
         wait: &'static dyn Wait,

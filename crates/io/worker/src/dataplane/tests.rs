@@ -16,13 +16,13 @@ impl Wait for Never {
     }
 }
 
-/// A plane with a bridge and one worker that does not run.
+/// A data plane with a bridge and one worker that does not run.
 fn plane(wait: &'static dyn Wait) -> (DataPlane, u16, Vec<WorkerInit>) {
     let options = DataPlaneOptions {
         workers: vec![None],
         members_max: 1000,
     };
-    let (mut plane, inits) = DataPlane::wire(&options, wait, || 1).expect("a plane");
+    let (mut plane, inits) = DataPlane::wire(&options, wait, || 1).expect("a data plane");
     let bridge = plane.add_bridge(BridgeTuning::default(), Limits::new(1000, [1, 2]));
     (plane, bridge, inits)
 }

@@ -75,7 +75,7 @@ fn simulate(seed: u64) {
         world.run_until_quiet();
         world.go_on();
     }
-    // Workers that sleep hold nothing back: the plane frees what it has published.
+    // Workers that sleep hold nothing back: the data plane frees what it has published.
     drop(world.plane.take());
     World::end();
 }

@@ -38,7 +38,7 @@ impl World {
         self.model.borrow().has(1, number)
     }
 
-    /// Tells the plane what a member may do.
+    /// Tells the data plane what a member may do.
     fn set(&self, at: usize) {
         let mut plane = self.plane.take().expect("the control thread rests");
         let number = self.model.borrow().owners[at].number;

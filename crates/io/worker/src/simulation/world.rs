@@ -154,7 +154,8 @@ impl World {
             workers: vec![None; workers],
             members_max,
         };
-        let (plane, inits) = DataPlane::wire(&options, &Steps, || random.next()).expect("a plane");
+        let (plane, inits) =
+            DataPlane::wire(&options, &Steps, || random.next()).expect("a data plane");
         let clock = Clock::with_hz(1_000_000_000);
         let place = |init| {
             let worker = Worker::new(init, clock, sense()).expect("a worker");

@@ -1,4 +1,4 @@
-//! The thread that owns members, endpoints and the plane.
+//! The thread that owns members, endpoints and the data plane.
 
 mod edit;
 mod flows;

@@ -79,7 +79,7 @@ pub(super) struct Edit {
     pub(super) flows: BTreeSet<Name>,
     /// Kernel interfaces that are to be changed: what they are, and what they are to be.
     interfaces: Vec<(Name, InterfaceConf, InterfaceConf)>,
-    /// Endpoints of deleted VNICs that the plane never had.
+    /// Endpoints of deleted VNICs that the data plane never had.
     left: Vec<(Vnic, Box<dyn Endpoint>)>,
 }
 
@@ -394,7 +394,7 @@ impl Ports {
         }
     }
 
-    /// What persists on the host of a VNIC that the plane does not have goes at the end of the edit.
+    /// What persists on the host of a VNIC that the data plane does not have goes at the end of the edit.
     pub(super) fn leave(&mut self, vnic: &Vnic, endpoint: Box<dyn Endpoint>) {
         self.edit.left.push((vnic.clone(), endpoint));
     }

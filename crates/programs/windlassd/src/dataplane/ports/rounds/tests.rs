@@ -119,7 +119,7 @@ impl Host for Peers {
     fn release_others(&mut self, _: &[String], _: &dyn Fn(&str) -> bool) {}
 }
 
-/// A plane with nothing in it, on that host; and that document.
+/// A data plane with nothing in it, on that host; and that document.
 fn plane(peers: &Peers, json: serde_json::Value) -> (Ports, Document) {
     let options = DataPlaneOptions {
         workers: vec![None],
@@ -156,7 +156,7 @@ fn a_port_that_cannot_be_attached_does_not_stay_up() {
     ports.begin_edit();
     ports.create_bridge(&document.bridges[0]).unwrap();
     ports.create_vnic(&document.vnics[0], &place()).unwrap();
-    // The plane loses the member before its peer is looked at.
+    // The data plane loses the member before its peer is looked at.
     let name = &document.vnics[0].name;
     let id = ports.members.get(name).unwrap().id;
     ports.plane.remove_members(&[id]).unwrap();
