@@ -9,12 +9,11 @@ use windlass_frame::Tick;
 use windlass_rstp::{BridgeConf, PortConf, Role, State};
 
 /// Stale information dies within max age and three hellos, then come two forward delays and the hello of the last hop: with the recommended
-/// values 58 s. On hubs nobody agrees, so news that come late start delays anew: one max age and one forward delay more.
+/// values 58 s. On hubs nobody agrees, so news that come late start delays anew: one max age more.
 fn bound(conf: &BridgeConf, hubs: bool) -> u64 {
-    let more = u64::from(hubs);
-    let max_age = (1 + more) * u64::from(conf.max_age_s);
-    let delays = (2 + more) * u64::from(conf.forward_delay_s);
-    (max_age + delays + 4 * u64::from(conf.hello_s)) * SECOND
+    let ages = if hubs { 2 } else { 1 };
+    let max_age = ages * u64::from(conf.max_age_s);
+    (max_age + 2 * u64::from(conf.forward_delay_s) + 4 * u64::from(conf.hello_s)) * SECOND
 }
 
 fn seeds(all: u64) -> impl Iterator<Item = u64> {
