@@ -176,28 +176,31 @@ mod tests {
             }
         }];
         let is_over = AtomicBool::new(false);
+        let looks = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             let reader = scope.spawn(|| {
-                let mut looks = 0;
                 while !is_over.load(Ordering::Relaxed) {
                     let found = table[0].region_with(40 * PAGE);
                     assert_eq!(
                         found, None,
                         "the start of the short one, the length of the long one"
                     );
-                    looks += 1;
+                    looks.fetch_add(1, Ordering::Relaxed);
                 }
-                looks
             });
-            for _ in 0..1_000_000 {
+            // A busy machine may run all rounds before the reader's first look: until both have done enough.
+            let mut rounds = 0;
+            while (rounds < 10_000_000 || looks.load(Ordering::Relaxed) < 10_000)
+                && !reader.is_finished()
+            {
+                rounds += 1;
                 table[0].fill(PAGE, 16 * PAGE);
                 table[0].len.store(0, Ordering::Release);
                 table[0].fill(32 * PAGE, PAGE);
                 table[0].len.store(0, Ordering::Release);
             }
             is_over.store(true, Ordering::Relaxed);
-            let looks: u64 = reader.join().expect("no mix");
-            assert!(looks > 0);
+            reader.join().expect("no mix");
         });
         table[0].fill(PAGE, 16 * PAGE);
         assert_eq!(table[0].region_with(16 * PAGE), Some((PAGE, 16 * PAGE)));
