@@ -4,7 +4,10 @@
 #[path = "sockets/place.rs"]
 mod place;
 
-use place::{HOW, How, Pair, Place};
+use std::fs::File;
+use std::process::Command;
+
+use place::{HOW, How, One, PATIENT, Pair, Place};
 use rustix::process::{Pid, Signal, kill_process};
 use windlass_tests::skip;
 
@@ -185,6 +188,67 @@ fn a_number_that_changed_unseen_is_noticed() {
     for spin in ["0", "50"] {
         let way = "unseen";
         let _ = as_on_the_kernel(&place, &How { way, spin, ..HOW });
+    }
+}
+
+/// The number that an end has said behind a word.
+fn said_number(pair: &mut Pair, end: usize, word: &str) -> String {
+    let of = |pair: &Pair| {
+        let said = pair.said(end);
+        let number = said.lines().find_map(|line| line.strip_prefix(word));
+        number.map(|number| number.trim().to_owned())
+    };
+    pair.until(word, |pair| of(pair).is_some());
+    of(pair).expect("a number")
+}
+
+/// The connection of a killed peer is reset just when this end moves its unread ring bytes into the kernel: that send takes the error
+/// from the socket. Each way of waiting reports it all the same, and the next receive tells it, as on the kernel.
+#[test]
+fn a_reset_that_a_reclaim_meets_is_told() {
+    let name = "a_reset_that_a_reclaim_meets_is_told";
+    let Some(place) = Place::compiled(name, "reset.c", &[]) else {
+        return;
+    };
+    place.have_daemon();
+    for way in ["poll", "level", "edge"] {
+        for between in ["", "reset", "late"] {
+            let is_plain = between.is_empty();
+            let mut pair = place.connect(&How {
+                way,
+                spin: "50",
+                is_plain,
+                options: &[PATIENT],
+                ..HOW
+            });
+            let far = said_number(&mut pair, 0, "has ");
+            pair.until("the join", |pair| {
+                let rows = place.rows(pair.ends[1].id());
+                is_plain || rows.iter().any(|row| row["state"] == "ring")
+            });
+            std::fs::write(pair.directory.join("port.joined"), "").expect("a file");
+            let near = said_number(&mut pair, 1, "sent ");
+            let log = pair.directory.join("between");
+            let said = || std::fs::read_to_string(&log).unwrap_or_default();
+            let mut tool = if is_plain {
+                pair.signal(0, Signal::KILL);
+                None
+            } else {
+                let [killed, survivor] = pair.ends.each_ref().map(|end| end.id().to_string());
+                let mut tool = Command::new(place.directory.path().join("peer"));
+                tool.args(["between", &survivor, &near, &killed, &far, between]);
+                tool.stdout(File::create(&log).expect("a log"));
+                Some(One(tool.spawn().expect("a tracer")))
+            };
+            pair.until("the tracer", |_| is_plain || !said().is_empty());
+            if said().contains("FAIL attach") {
+                return skip(name, "processes may not be traced here");
+            }
+            std::fs::write(pair.directory.join("port.go"), "").expect("a file");
+            let right = pair.wait(1).contains("right\n");
+            assert!(right, "{way} {between}: {}", pair.both());
+            assert!(tool.as_mut().is_none_or(One::end), "{}", said());
+        }
     }
 }
 

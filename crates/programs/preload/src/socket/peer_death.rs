@@ -13,7 +13,7 @@
 
 use std::sync::atomic::Ordering::{Acquire, Release};
 
-use windlass_channel::{Link, Reason};
+use windlass_channel::{Link, Reason, Reclaimed};
 
 use crate::fd::{
     call::{Own, Sock},
@@ -81,11 +81,19 @@ pub fn see_to(sock: &Sock, link: &Link<'static>) -> bool {
         unix::note_reset(sock, link);
         return true;
     }
-    let is_moved = reclaim::reclaim(sock, link).is_some();
-    if is_moved && errors::events(sock) & libc::EPOLLERR != 0 && !was_shut {
+    let moved = reclaim::reclaim(sock, link);
+    if moved == Some(Reclaimed::Error(libc::EPIPE)) {
+        // The send has taken the reset.
+        let error = if was_shut {
+            libc::EPIPE
+        } else {
+            libc::ECONNRESET
+        };
+        errors::fail_later(sock, error);
+    } else if moved.is_some() && errors::events(sock) & libc::EPOLLERR != 0 && !was_shut {
         sock.record.set(flag::RESET);
     }
-    is_moved
+    moved.is_some()
 }
 
 /// An error that was taken from the socket, by its right name.
@@ -102,13 +110,14 @@ pub fn named(sock: &Sock, error: i32) -> i32 {
     }
 }
 
-/// Takes the reset that the kernel was made to note, before a call that would tell it by its other name. None: another one
-/// was told.
+/// Takes the reset that the kernel was made to note, by its right name, before a call that would tell it by its other one. None:
+/// another call was told.
 pub fn take_reset(sock: &Sock) -> Option<i32> {
-    if !sock.record.has(flag::RESET) || !kind::of(sock.record).is_reset_late {
-        return None;
-    }
-    take_noted(sock)
+    let is_noted = sock.record.has(flag::RESET) && kind::of(sock.record).is_reset_late;
+    let mut error = 0_i32;
+    let mut asked = || kernel::option(sock.fd, libc::SOL_SOCKET, libc::SO_ERROR, &mut error);
+    let is_taken = is_noted && asked().is_ok() && error != 0;
+    is_taken.then(|| named(sock, error))
 }
 
 /// An error that a reclaim met is the call's.
@@ -121,12 +130,25 @@ pub fn before_call(sock: &Sock) -> Option<i32> {
     errors::take_error(sock).or_else(|| take_reset(sock))
 }
 
-/// The error that the kernel has noted for the next call, by its right name; it is noted no more.
+/// Whether an error waits here that the kernel would still have at the socket itself: a reclaim has met it, and so taken it, or a
+/// Unix socket's peer has left bytes in its ring.
+pub fn owes_error(sock: &Sock) -> bool {
+    if !kind::of(sock.record).is_reset_late
+        && let Some(link) = state::joined(sock)
+    {
+        unix::note_reset(sock, &link);
+    }
+    sock.record.has(flag::FAILED)
+}
+
+/// What a receive of no bytes says, which found nothing in the ring and that the kernel answered so: bytes that are there come
+/// before an error that waits.
 #[cold]
-pub fn take_noted(sock: &Sock) -> Option<i32> {
-    let mut error = 0_i32;
-    let asked = kernel::option(sock.fd, libc::SOL_SOCKET, libc::SO_ERROR, &mut error);
-    (asked.is_ok() && error != 0).then(|| named(sock, error))
+pub fn received_nothing(sock: &Sock, result: isize) -> isize {
+    if result != 0 || !owes_error(sock) || kernel::unread(sock.fd) != 0 {
+        return result;
+    }
+    errors::take_error(sock).map_or(0, errors::fail)
 }
 
 /// A receive that asks for nothing while the ring has nothing: the kernel knows errors, but for the name of a reset that it was
@@ -137,11 +159,10 @@ pub fn receive_nothing(sock: &Sock, link: &Link<'static>, own: Own) -> isize {
         on_peer_death(sock, link);
     }
     if !kind::of(sock.record).is_reset_late {
-        return unix::received_nothing(sock, own.call());
+        return received_nothing(sock, own.call());
     }
     if kernel::unread(sock.fd) != 0 {
         return 0;
     }
-    let error = errors::take_error(sock).or_else(|| take_reset(sock));
-    error.map_or_else(|| own.call(), errors::fail)
+    before_call(sock).map_or_else(|| own.call(), errors::fail)
 }

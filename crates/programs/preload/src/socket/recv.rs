@@ -288,12 +288,12 @@ pub fn receive_oddly(sock: &Sock, link: &Link<'static>, own: Own) -> isize {
     if result < 0 {
         real::set_errno(peer_death::named(sock, real::errno()));
     }
-    unix::received_nothing(sock, result)
+    peer_death::received_nothing(sock, result)
 }
 
 /// `recvfrom` that wants the sender's name: the kernel's, since only its call knows where to put it.
 #[cold]
 pub fn receive_named(sock: &Sock, own: Own) -> isize {
     demote(sock, Reason::Flag);
-    unix::received_nothing(sock, own.call())
+    peer_death::received_nothing(sock, own.call())
 }

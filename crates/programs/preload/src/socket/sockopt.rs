@@ -188,7 +188,7 @@ pub fn get(sock: &Sock, level: c_int, name: c_int, value: *mut c_void, own: Own)
     }
     let result = own.call();
     if result == 0 && is_error {
-        unix::owes_error(sock);
+        peer_death::owes_error(sock);
         let noted = memory::fetch::<c_int>(value.cast()).unwrap_or(0);
         let error = errors::take_error(sock).unwrap_or_else(|| peer_death::named(sock, noted));
         if error != noted {

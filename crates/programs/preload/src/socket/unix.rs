@@ -103,24 +103,3 @@ fn has_peer(sock: &Sock, link: &Link<'static>) -> bool {
     };
     unix::peer_of(inode, sock.record.cookie_by(sock.fd)) == Some(peer)
 }
-
-/// Whether an error waits here that the kernel would have noted at the socket itself.
-pub fn owes_error(sock: &Sock) -> bool {
-    if kind::of(sock.record).is_reset_late {
-        return false;
-    }
-    if let Some(link) = state::joined(sock) {
-        note_reset(sock, &link);
-    }
-    sock.record.has(flag::FAILED)
-}
-
-/// What a receive of no bytes says, which found nothing in the ring and that the kernel answered so: bytes that are there come
-/// before an error that waits.
-#[cold]
-pub fn received_nothing(sock: &Sock, result: isize) -> isize {
-    if result != 0 || !owes_error(sock) || kernel::unread(sock.fd) != 0 {
-        return result;
-    }
-    errors::take_error(sock).map_or(0, errors::fail)
-}
