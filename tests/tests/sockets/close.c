@@ -34,6 +34,8 @@ enum { HALF = MESSAGE / 2, MESSAGES = 64 };
 static const char *way;
 static size_t bytes;
 static int first, tells[2];
+/* The thread that makes the call, once it is about to. */
+static volatile pid_t caller;
 static sigjmp_buf back;
 
 static void wrong(const char *what, long a, long b)
@@ -107,6 +109,7 @@ static void *sender(void *unused)
 		fail("file");
 	char *data = mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
 	memset(data, 'a', bytes);
+	caller = gettid();
 	ssize_t sent = is("send") ? send(first, data, bytes, 0)
 		: is("sendfile") ? sendfile(first, file, 0, bytes)
 		: send_pieces(first, data);
@@ -128,6 +131,7 @@ static void *receiver(void *unused)
 	if (is("rest") && !move(first, message, 1))
 		fail("request");
 	memset(message, 0, sizeof message);
+	caller = gettid();
 	if (is("jump") && !sigsetjmp(back, 1)) {
 		recv(first, message, MESSAGE, 0);
 		wrong("not jumped", 0, 0);
@@ -146,6 +150,21 @@ static void *receiver(void *unused)
 	return unused;
 }
 
+/* Waits until the call sleeps. */
+static void until_asleep(void)
+{
+	for (char state = 'R'; state != 'S';) {
+		char name[64];
+		snprintf(name, sizeof name, "/proc/self/task/%d/stat", caller);
+		FILE *file = caller ? fopen(name, "r") : 0;
+		if (file && fscanf(file, "%*d (%*[^)]) %c", &state) != 1)
+			fail("stat");
+		if (file)
+			fclose(file);
+		usleep(500);
+	}
+}
+
 static void connects(const char *port)
 {
 	pthread_t thread;
@@ -155,7 +174,10 @@ static void connects(const char *port)
 	warm(first, second, port, 1);
 	signal(SIGUSR1, jump);
 	pthread_create(&thread, 0, sends() ? sender : receiver, 0);
-	usleep(is("rest") ? 4000 : 300000);
+	/* The broker moves what is left unread by then. */
+	if (!is("rest"))
+		usleep(300000);
+	until_asleep();
 	if (is("jump")) {
 		pthread_kill(thread, SIGUSR1);
 		if (read(tells[0], &kept, 1) != 1)
