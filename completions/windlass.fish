@@ -38,6 +38,7 @@ complete -c windlass -n "__fish_windlass_needs_command" -f -a "bridge" -d 'Learn
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "uplink" -d 'Interfaces of the host that are joined to a bridge'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "vnic" -d 'Virtual NICs'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "flow" -d 'Parts of a VNIC\'s traffic, with counters, a bandwidth and a priority of their own'
+complete -c windlass -n "__fish_windlass_needs_command" -f -a "vnd" -d 'Devices by which programs read and write the frames of a VNIC'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "fdb" -d 'Forwarding tables of bridges'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "worker" -d 'Threads that move frames'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "status" -d 'The whole on one screen: daemon, workers, members that are not up, drops, sockets, limits that are near'
@@ -519,6 +520,87 @@ complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from show-props" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from show-props" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from show-props" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and not __fish_seen_subcommand_from create list get set destroy rename stat" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and not __fish_seen_subcommand_from create list get set destroy rename stat" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and not __fish_seen_subcommand_from create list get set destroy rename stat" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and not __fish_seen_subcommand_from create list get set destroy rename stat" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and not __fish_seen_subcommand_from create list get set destroy rename stat" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and not __fish_seen_subcommand_from create list get set destroy rename stat" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and not __fish_seen_subcommand_from create list get set destroy rename stat" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and not __fish_seen_subcommand_from create list get set destroy rename stat" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and not __fish_seen_subcommand_from create list get set destroy rename stat" -f -a "create" -d 'Make a device over a VNIC that nobody is attached to'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and not __fish_seen_subcommand_from create list get set destroy rename stat" -f -a "list" -d 'List devices. One that was destroyed while a program has it open is listed as <unknown>'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and not __fish_seen_subcommand_from create list get set destroy rename stat" -f -a "get" -d 'Show properties of a device'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and not __fish_seen_subcommand_from create list get set destroy rename stat" -f -a "set" -d 'Set properties of a device, one after the other: if one is refused, those before it stay set'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and not __fish_seen_subcommand_from create list get set destroy rename stat" -f -a "destroy" -d 'Remove a device. A program that has it open keeps it, without a name'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and not __fish_seen_subcommand_from create list get set destroy rename stat" -f -a "rename" -d 'Give a device another name. A program that has it open does not notice'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and not __fish_seen_subcommand_from create list get set destroy rename stat" -f -a "stat" -d 'Show the traffic of devices. rx is what the program receives'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from create" -s l -l link -d 'VNIC that it is over [default: the one of the same name]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from create" -s z -l zone -d 'Zone of the device [default: the only zone that you own; for operators the global one]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from create" -l set -d 'Set a property; may be repeated' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from create" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from create" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from create" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from create" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from create" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from create" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from create" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from create" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from list" -s z -l zone -d 'Only those of this zone' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from list" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from list" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from list" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from list" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from list" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from list" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from list" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from list" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from get" -s z -l zone -d 'Zone of the device [default: the only zone that you own; for operators the global one]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from get" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from get" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from get" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from get" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from get" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from get" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from get" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from get" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from set" -s z -l zone -d 'Zone of the device [default: the only zone that you own; for operators the global one]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from set" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from set" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from set" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from set" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from set" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from set" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from set" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from set" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from destroy" -s z -l zone -d 'Zone of the device [default: the only zone that you own; for operators the global one]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from destroy" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from destroy" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from destroy" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from destroy" -l if-exists -d 'Succeed if there is none of this name'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from destroy" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from destroy" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from destroy" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from destroy" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from destroy" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from rename" -s z -l zone -d 'Zone of the device [default: the only zone that you own; for operators the global one]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from rename" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from rename" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from rename" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from rename" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from rename" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from rename" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from rename" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from rename" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from stat" -s z -l zone -d 'Only devices of this zone' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from stat" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from stat" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from stat" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from stat" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from stat" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from stat" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from stat" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from stat" -s h -l help -d 'Print help'
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and not __fish_seen_subcommand_from show add delete flush" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and not __fish_seen_subcommand_from show add delete flush" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and not __fish_seen_subcommand_from show add delete flush" -l socket -d 'The daemon\'s control socket' -r -F
@@ -748,6 +830,13 @@ complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from reset" -f -a "(windlass __complete property (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from get" -f -a "(windlass __complete flow (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from get" -f -a "(windlass __complete property (commandline -ct) -- (commandline -opc) 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from list" -f -a "(windlass __complete vnd (commandline -ct) -- (commandline -opc) 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from get" -f -a "(windlass __complete vnd (commandline -ct) -- (commandline -opc) 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from get" -f -a "(windlass __complete property (commandline -ct) -- (commandline -opc) 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from set" -f -a "(windlass __complete vnd (commandline -ct) -- (commandline -opc) 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from set" -f -a "(windlass __complete setting (commandline -ct) -- (commandline -opc) 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from destroy" -f -a "(windlass __complete vnd (commandline -ct) -- (commandline -opc) 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from rename" -f -a "(windlass __complete vnd (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from show" -f -a "(windlass __complete bridge (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from add" -f -a "(windlass __complete bridge (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from add" -f -a "(windlass __complete member (commandline -ct) -- (commandline -opc) 2>/dev/null)"
@@ -781,5 +870,14 @@ complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from add" -l attr -x -a "(windlass __complete attr (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from add" -l prop -x -a "(windlass __complete setting (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from show" -l vnic -x -a "(windlass __complete vnic (commandline -ct) -- (commandline -opc) 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from create" -l link -x -a "(windlass __complete vnic (commandline -ct) -- (commandline -opc) 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from create" -l zone -x -a "(windlass __complete zone (commandline -ct) -- (commandline -opc) 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from create" -l set -x -a "(windlass __complete setting (commandline -ct) -- (commandline -opc) 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from list" -l zone -x -a "(windlass __complete zone (commandline -ct) -- (commandline -opc) 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from get" -l zone -x -a "(windlass __complete zone (commandline -ct) -- (commandline -opc) 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from set" -l zone -x -a "(windlass __complete zone (commandline -ct) -- (commandline -opc) 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from destroy" -l zone -x -a "(windlass __complete zone (commandline -ct) -- (commandline -opc) 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from rename" -l zone -x -a "(windlass __complete zone (commandline -ct) -- (commandline -opc) 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from stat" -l zone -x -a "(windlass __complete zone (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from show" -l member -x -a "(windlass __complete member (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from flush" -l member -x -a "(windlass __complete member (commandline -ct) -- (commandline -opc) 2>/dev/null)"

@@ -2,136 +2,28 @@
 //! windlass finishes both in between. The peer is a TCP/IP stack of another make (smoltcp), which drops
 //! what has a wrong checksum.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+mod peer;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
-use std::path::PathBuf;
 use std::time::Duration;
 
+use peer::Peer;
 use smoltcp::iface::{Config, Interface, SocketSet};
 use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::socket::{tcp, udp};
 use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, IpAddress, IpCidr};
-use windlass_attach::endpoint::{Endpoint, Event, Rings};
-use windlass_attach::memif::msg::Secret;
-use windlass_attach::memif::{ClientConfig, MemifClient};
-use windlass_attach::port::{Kick, Lane, Limit, Stop};
-use windlass_frame::{Claim, HEADROOM, Heads, Pick, RxId, SNAP, Tick};
-use windlass_shm::{Foreign, HugePages, SegStore, Tails};
-use windlass_sync::qsbr::{Domain, Worker};
-use windlass_tests::{Lab, mac, uninterrupted, until, until_some};
+use windlass_tests::{Lab, mac, uninterrupted, until};
 
 const PEER: &str = "02:00:00:00:00:0b";
-const ALONE: Lane = Lane {
-    worker: 0,
-    workers: 1,
-};
 /// Bytes sent each way.
 const BYTES: usize = 4 << 20;
 
 /// The byte at a place of the stream.
 fn pattern(at: usize) -> u8 {
     (at.wrapping_mul(2_654_435_761) >> 13) as u8
-}
-
-/// The peer's end of a memif, as a network device.
-struct Peer {
-    _client: MemifClient,
-    rings: Rings,
-    worker: Worker,
-    heads: Box<Heads>,
-    store: SegStore,
-    waiting: VecDeque<Vec<u8>>,
-    frames: u64,
-    longest: usize,
-}
-
-impl Peer {
-    fn connect(path: PathBuf, rings: u16) -> Peer {
-        let config = ClientConfig {
-            path,
-            owner: None,
-            id: 0,
-            secret: Secret::NONE,
-            name: "peer".to_owned(),
-            rings,
-            log2_size: 10,
-            huge: HugePages::Try,
-        };
-        let mut client = MemifClient::new(config).expect("a client");
-        let rings = until_some("the memif is connected", || {
-            match client.poll(std::time::Instant::now()).pop() {
-                Some(Event::Up(rings)) => Some(rings),
-                _ => None,
-            }
-        });
-        Peer {
-            _client: client,
-            rings,
-            worker: Domain::new(1).register(),
-            heads: Heads::boxed(),
-            store: SegStore::default(),
-            waiting: VecDeque::new(),
-            frames: 0,
-            longest: 0,
-        }
-    }
-
-    /// Takes what waits in a ring.
-    fn take(&mut self, ring: usize) {
-        let section = self.worker.section();
-        let heads = &mut self.heads;
-        let mut tails = Tails::bind(&mut self.store, &section);
-        heads.clear(RxId(0), Tick(0));
-        let rx = self.rings.rx[ring].as_mut();
-        let (loan, _) = rx.rx_burst(&section, heads, &mut tails, Limit::FULL);
-        for i in 0..heads.n {
-            assert!(
-                heads.verdict[i].as_drop().is_none(),
-                "{:?}",
-                heads.verdict[i]
-            );
-            let mut frame = heads.private(i).to_vec();
-            for piece in tails.of(i) {
-                let at = frame.len();
-                frame.resize(at + piece.len(), 0);
-                piece.read(&mut frame[at..]);
-            }
-            self.frames += 1;
-            self.longest = self.longest.max(frame.len());
-            self.waiting.push_back(frame);
-        }
-        rx.release(&section, loan);
-        self.worker.quiesce();
-    }
-
-    /// Sends one frame; waits while the ring is full.
-    fn give(&mut self, frame: &[u8]) {
-        let section = self.worker.section();
-        let heads = &mut self.heads;
-        let mut tails = Tails::bind(&mut self.store, &section);
-        heads.clear(RxId(0), Tick(0));
-        let have = frame.len().min(SNAP);
-        heads.snap[0].0[HEADROOM..HEADROOM + have].copy_from_slice(&frame[..have]);
-        heads.admit(0, frame.len() as u32, Claim::NONE);
-        assert!(tails.push(0, Foreign::private(&frame[have..])));
-        heads.n = 1;
-        loop {
-            let picks = [Pick::frame(0, false)];
-            let sent = self
-                .rings
-                .tx
-                .tx_burst(&section, ALONE, heads, &tails, &picks);
-            if sent.kick == Kick::Now {
-                self.rings.tx.kick(ALONE);
-            }
-            if sent.stop == Stop::Done {
-                return;
-            }
-            std::thread::yield_now();
-        }
-    }
 }
 
 struct Came(Vec<u8>);

@@ -145,6 +145,7 @@ fn table(name: &str, api: &Value) -> Option<String> {
         "uplink properties" => options(scope(Scope::Uplink)),
         "vnic properties" => options(scope(Scope::Vnic)),
         "flow properties" => options(scope(Scope::Flow)),
+        "vnd properties" => options(scope(Scope::Vnd)),
         _ => return None,
     })
 }

@@ -15,7 +15,7 @@ use clap_complete::Shell;
 use super::Page;
 use super::manual::leaves;
 
-const KINDS: [&str; 6] = ["zone", "bridge", "uplink", "vnic", "member", "flow"];
+const KINDS: [&str; 7] = ["zone", "bridge", "uplink", "vnic", "member", "flow", "vnd"];
 
 /// Titles of values that are words of another kind.
 const TITLES: [(&str, &str); 4] = [

@@ -73,6 +73,7 @@ fn document() -> Page {
                 Scope::Vnic => "VNIC",
                 Scope::Flow => "flow",
                 Scope::Zone => "zone",
+                Scope::Vnd => "vnd",
             })
             .collect();
         let term = format!("{} ({})", row.option.name, scopes.join(", "));

@@ -308,6 +308,7 @@ fn of_object(command: &Command, object: &Command) -> Page {
         "uplink" => Some(Scope::Uplink),
         "vnic" => Some(Scope::Vnic),
         "flow" => Some(Scope::Flow),
+        "vnd" => Some(Scope::Vnd),
         _ => None,
     };
     if let Some(scope) = scope {

@@ -149,6 +149,21 @@ pub struct Memif {
     pub buffer_size: u32,
 }
 
+impl Memif {
+    /// Interface 0 of a socket that windlass makes, with one ring in each direction.
+    pub fn server(socket: SocketPath) -> Self {
+        Self {
+            socket,
+            id: 0,
+            role: Role::Server,
+            secret: None,
+            rings: one(),
+            ring_size_log2: ring_size_log2_default(),
+            buffer_size: buffer_bytes_default(),
+        }
+    }
+}
+
 /// An existing interface of the kernel, by AF_PACKET. For an uplink only.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

@@ -1,12 +1,12 @@
 //! From one document to another: the changes, in an order in which each can be made.
 //!
 //! # Model
-//! [`diff`] is pure. The order is: entries, flows, VNICs and uplinks that go; zones and bridges that come or
-//! change; uplinks and VNICs that change, then those that come; flows and entries that come; bridges and zones
+//! [`diff`] is pure. The order is: entries, flows, vnd devices, VNICs and uplinks that go; zones and bridges that come or
+//! change; uplinks and VNICs that change, then those that come; vnd devices, flows and entries that come; bridges and zones
 //! that go. So whatever a change refers to is there when it is made, and an address, a socket or a
 //! device is free before it is used again. A VNIC or an uplink whose attachment is another one, or whose
 //! new address another VNIC has until later in the same run, goes and comes again; all else changes in
-//! place, and its interface is never touched.
+//! place, and its interface is never touched. A VNIC's vnd device that has another name is the same device.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -19,6 +19,7 @@ use crate::attach::Attachment;
 use crate::flow::Flow;
 use crate::name::{MacAddr, Name};
 use crate::object::{Bridge, Document, StaticEntry, Uplink, Vnic, Zone};
+use crate::vnd::Vnd;
 
 /// One object of a document.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -34,6 +35,8 @@ pub enum Object {
     Vnic(Vnic),
     /// A flow.
     Flow(Flow),
+    /// A vnd device.
+    Vnd(Vnd),
     /// A static entry of a forwarding table.
     Fdb(StaticEntry),
 }
@@ -47,11 +50,12 @@ impl Object {
             Self::Uplink(_) => "uplink",
             Self::Vnic(_) => "vnic",
             Self::Flow(_) => "flow",
+            Self::Vnd(_) => "vnd",
             Self::Fdb(_) => "fdb",
         }
     }
 
-    /// Its name; of an entry `BRIDGE.VLAN.MAC`.
+    /// Its name; of an entry `BRIDGE.VLAN.MAC`, of a vnd device `ZONE/NAME`.
     pub fn name(&self) -> String {
         match self {
             Self::Zone(zone) => zone.name.to_string(),
@@ -59,6 +63,7 @@ impl Object {
             Self::Uplink(uplink) => uplink.name.to_string(),
             Self::Vnic(vnic) => vnic.name.to_string(),
             Self::Flow(flow) => flow.name.to_string(),
+            Self::Vnd(vnd) => vnd.label(),
             Self::Fdb(entry) => format!("{}.{}.{}", entry.bridge, entry.vlan, entry.mac),
         }
     }
@@ -279,7 +284,9 @@ pub fn diff(old: &Document, new: &Document) -> Vec<Change> {
             || old.zone != new.zone
             || (moves && taken_by_other(new))
     });
-    let flows = flow_pairs(old, new, &vnics);
+    let replaced: BTreeSet<&Name> = vnics.come.iter().map(|vnic| &vnic.name).collect();
+    let flows = flow_pairs(old, new, &replaced);
+    let vnds = vnd_pairs(old, new, &replaced);
     let entries = entry_pairs(old, new, &uplinks, &vnics);
     let all = All {
         zones,
@@ -287,6 +294,7 @@ pub fn diff(old: &Document, new: &Document) -> Vec<Change> {
         uplinks,
         vnics,
         flows,
+        vnds,
         entries,
     };
     all.in_order()
@@ -296,10 +304,9 @@ pub fn diff(old: &Document, new: &Document) -> Vec<Change> {
 fn flow_pairs<'a>(
     old: &'a Document,
     new: &'a Document,
-    vnics: &Pairs<'_, Vnic>,
+    replaced: &BTreeSet<&Name>,
 ) -> Pairs<'a, Flow> {
     let mut flows = pairs(&old.flows, &new.flows, |flow| &flow.name);
-    let replaced: BTreeSet<&Name> = vnics.come.iter().map(|vnic| &vnic.name).collect();
     replace(&mut flows, |old, new| {
         old.vnic != new.vnic || old.attributes != new.attributes || replaced.contains(&old.vnic)
     });
@@ -307,6 +314,22 @@ fn flow_pairs<'a>(
         replaced.contains(&flow.vnic)
     });
     flows
+}
+
+/// A device goes with its VNIC, and comes again with it.
+fn vnd_pairs<'a>(
+    old: &'a Document,
+    new: &'a Document,
+    replaced: &BTreeSet<&Name>,
+) -> Pairs<'a, Vnd> {
+    let mut vnds = pairs(&old.vnds, &new.vnds, |vnd| &vnd.vnic);
+    replace(&mut vnds, |old, new| {
+        old.zone != new.zone || replaced.contains(&old.vnic)
+    });
+    again(&mut vnds, &old.vnds, &new.vnds, |vnd| {
+        replaced.contains(&vnd.vnic)
+    });
+    vnds
 }
 
 /// An entry goes with its member, and must come again with it.
@@ -365,6 +388,7 @@ struct All<'a> {
     uplinks: Pairs<'a, Uplink>,
     vnics: Pairs<'a, Vnic>,
     flows: Pairs<'a, Flow>,
+    vnds: Pairs<'a, Vnd>,
     entries: Pairs<'a, StaticEntry>,
 }
 
@@ -376,11 +400,13 @@ impl All<'_> {
             uplinks,
             vnics,
             flows,
+            vnds,
             entries,
         } = self;
         let mut changes = Vec::new();
         gone(&mut changes, entries, Object::Fdb);
         gone(&mut changes, flows, Object::Flow);
+        gone(&mut changes, vnds, Object::Vnd);
         gone(&mut changes, vnics, Object::Vnic);
         gone(&mut changes, uplinks, Object::Uplink);
         come(&mut changes, bridges, Object::Bridge);
@@ -391,6 +417,8 @@ impl All<'_> {
         set(&mut changes, vnics, Object::Vnic);
         come(&mut changes, uplinks, Object::Uplink);
         come(&mut changes, vnics, Object::Vnic);
+        set(&mut changes, vnds, Object::Vnd);
+        come(&mut changes, vnds, Object::Vnd);
         set(&mut changes, flows, Object::Flow);
         come(&mut changes, flows, Object::Flow);
         come(&mut changes, entries, Object::Fdb);
@@ -448,6 +476,7 @@ fn remove(document: &mut Document, object: &Object) {
         Object::Uplink(uplink) => document.uplinks.retain(|other| other.name != uplink.name),
         Object::Vnic(vnic) => document.vnics.retain(|other| other.name != vnic.name),
         Object::Flow(flow) => document.flows.retain(|other| other.name != flow.name),
+        Object::Vnd(vnd) => document.vnds.retain(|other| other.vnic != vnd.vnic),
         Object::Fdb(entry) => document.fdb.retain(|other| other.key() != entry.key()),
     }
 }
@@ -459,6 +488,7 @@ fn insert(document: &mut Document, object: Object) {
         Object::Uplink(uplink) => document.uplinks.push(uplink),
         Object::Vnic(vnic) => document.vnics.push(vnic),
         Object::Flow(flow) => document.flows.push(flow),
+        Object::Vnd(vnd) => document.vnds.push(vnd),
         Object::Fdb(entry) => document.fdb.push(entry),
     }
 }

@@ -3,6 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::vnd::VndErrno;
+
 /// What went wrong, as a program is told it. Closed: a client can match on all of them.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
@@ -155,6 +157,9 @@ pub struct Detail {
     pub path: String,
     /// What is wrong with it.
     pub message: String,
+    /// Of a vnd device: what libvnd calls the failure, without its `VND_E_`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub errno: Option<VndErrno>,
 }
 
 impl ErrorBody {
@@ -173,6 +178,7 @@ impl ErrorBody {
         self.details.push(Detail {
             path: path.into(),
             message: message.into(),
+            errno: None,
         });
         self
     }

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! # Model
-//! - [`Document`] is the configuration: lists of [`Zone`], [`Bridge`], [`Uplink`], [`Vnic`], [`Flow`] and
+//! - [`Document`] is the configuration: lists of [`Zone`], [`Bridge`], [`Uplink`], [`Vnic`], [`Flow`], [`Vnd`] and
 //!   [`StaticEntry`]. Unknown keys are refused; in canonical form equal configurations have equal texts.
 //! - [`validate`](validate()) says whether its objects fit together; [`diff`](diff()) says which
 //!   [`Change`]s lead from one to another, in an order in which each can be made; [`patch`] makes them.
@@ -41,6 +41,8 @@
 //! | `/v1/uplinks`, `/v1/uplinks/NAME` | the same | [`Uplink`], [`UplinkPatch`] | [`UplinkView`]; [`Applied`] |
 //! | `/v1/vnics`, `/v1/vnics/NAME` | the same | [`Vnic`], [`VnicPatch`] | [`VnicView`]; [`Applied`] |
 //! | `/v1/flows`, `/v1/flows/NAME` | the same | [`Flow`], [`FlowPatch`] | [`FlowView`]; [`Applied`] |
+//! | `/v1/vnds` | GET, POST | [`VndCreate`] | list of [`VndView`]; [`Applied`] |
+//! | `/v1/vnds/ZONE/NAME` | GET, PATCH, DELETE | [`VndPatch`] | [`VndView`]; [`Applied`] |
 //! | `/v1/bridges/NAME/fdb` | GET (query [`FdbQuery`]) | | [`FdbPage`] |
 //! | | POST | [`FdbAdd`] | [`Applied`] |
 //! | | DELETE (query [`FdbQuery`]) with `mac` | | [`Applied`]: a static entry, else the learned one |
@@ -83,6 +85,7 @@ pub mod validate;
 pub mod vhost;
 pub mod view;
 pub mod vlan;
+pub mod vnd;
 
 pub use attach::{
     AttachError, Attachment, BUSY_POLL_US_MAX, Memif, Packet, Role, Tap, Unattached, Xdp,
@@ -93,7 +96,7 @@ pub use error::{Detail, ErrorBody, ErrorCode};
 pub use firewall::{FirewallSettings, RuleList, RuleView};
 pub use flow::{Flow, FlowAttributes, FlowCounters, FlowPatch, FlowSettings, FlowView, Priority};
 pub use guard::{AllowedError, AllowedIps, ClientIds, DynamicMethods, GuardSettings, Macs};
-pub use name::{IfAddr, Ifname, MacAddr, Name, NameError, Netns, SocketPath, ZoneRef};
+pub use name::{IfAddr, Ifname, MacAddr, Name, NameError, Netns, SocketPath, VndName, ZoneRef};
 pub use object::{
     Bridge, BridgePatch, DOCUMENT_VERSION, Document, Member, StaticEntry, StaticKind, Uplink,
     UplinkPatch, Vnic, VnicPatch, Zone, ZonePatch,
@@ -117,6 +120,7 @@ pub use view::{
     WorkerStats, ZoneView,
 };
 pub use vlan::VlanSet;
+pub use vnd::{Vnd, VndCreate, VndErrno, VndError, VndPatch, VndStats, VndView};
 
 /// The JSON Schema (draft 2020-12) of [`Document`]: what `export` writes and `apply` reads.
 pub fn document_schema() -> serde_json::Value {

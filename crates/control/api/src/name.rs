@@ -21,6 +21,9 @@ pub const RESERVED: &[&str] = &[
     "all", "any", "default", "global", "help", "host", "none", "self",
 ];
 
+/// Words that are no name of a vnd device: illumos has nodes of these names beside the devices.
+pub const VND_RESERVED: &[&str] = &["ctl", "zone"];
+
 /// Why a string is not a name, an address or a path.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum NameError {
@@ -66,6 +69,11 @@ pub enum NameError {
         "\"{0}\" cannot name a network interface (1 to 15 bytes, no space, no \"/\", no \":\")"
     )]
     Ifname(String),
+    /// Not usable as the name of a vnd device.
+    #[error(
+        "\"{0}\" cannot name a vnd device (1 to 31 letters, digits, _ : -; not \"ctl\" or \"zone\")"
+    )]
+    Vnd(String),
 }
 
 macro_rules! text_type {
@@ -165,6 +173,31 @@ impl FromStr for Name {
         }
         if RESERVED.contains(&text) {
             return Err(NameError::Reserved(text.into()));
+        }
+        Ok(Self(text.into()))
+    }
+}
+
+/// The name of a vnd device, by vndadm's rules: 1 to [`NAME_BYTES_MAX`] letters, digits, `:`, `-` and `_`, and none of
+/// [`VND_RESERVED`].
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct VndName(String);
+
+text_type!(
+    VndName,
+    "VndName",
+    "^[A-Za-z0-9_:-]{1,31}$",
+    "Name of a vnd device: 1 to 31 letters, digits, _ : -; not ctl or zone"
+);
+
+impl FromStr for VndName {
+    type Err = NameError;
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | '-');
+        let length_ok = (1..=NAME_BYTES_MAX).contains(&text.len());
+        if !length_ok || !text.chars().all(allowed) || VND_RESERVED.contains(&text) {
+            return Err(NameError::Vnd(text.chars().take(64).collect()));
         }
         Ok(Self(text.into()))
     }

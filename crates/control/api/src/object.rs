@@ -10,9 +10,13 @@ use crate::flow::Flow;
 use crate::guard::Macs;
 use crate::name::{Ifname, MacAddr, Name, Netns, ZoneRef};
 use crate::property::{BridgeSettings, MemberSettings, Properties, PropertyPatch, Scope};
+use crate::vnd::Vnd;
 
 /// The version of [`Document`] that this crate reads and writes.
 pub const DOCUMENT_VERSION: u32 = 1;
+
+/// MTU of a VNIC where the property says `auto`, in bytes.
+const MTU: u32 = 1500;
 
 /// A tenant: who may make VNICs, on which bridges, in which network namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -126,6 +130,11 @@ impl Vnic {
         MemberSettings::of(Scope::Vnic, &self.properties)
     }
 
+    /// Its MTU in bytes.
+    pub fn mtu(&self) -> u32 {
+        self.settings().mtu.unwrap_or(MTU)
+    }
+
     /// Its link-layer addresses: its own, if it has one yet, and further ones.
     pub fn macs(&self) -> impl Iterator<Item = MacAddr> {
         let others = Macs::of(Scope::Vnic, &self.properties);
@@ -194,6 +203,9 @@ pub struct Document {
     /// Flows of the VNICs.
     #[serde(default)]
     pub flows: Vec<Flow>,
+    /// vnd devices over the VNICs. A document without any is one that earlier versions read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub vnds: Vec<Vnd>,
     /// Static entries of the forwarding tables.
     #[serde(default)]
     pub fdb: Vec<StaticEntry>,
@@ -208,6 +220,7 @@ impl Default for Document {
             uplinks: Vec::new(),
             vnics: Vec::new(),
             flows: Vec::new(),
+            vnds: Vec::new(),
             fdb: Vec::new(),
         }
     }
@@ -221,6 +234,8 @@ impl Document {
         self.uplinks.sort_by(|a, b| a.name.cmp(&b.name));
         self.vnics.sort_by(|a, b| a.name.cmp(&b.name));
         self.flows.sort_by(|a, b| a.name.cmp(&b.name));
+        self.vnds
+            .sort_by(|a, b| (&a.zone, &a.name).cmp(&(&b.zone, &b.name)));
         self.fdb.sort_by(|a, b| a.key().cmp(&b.key()));
         for zone in &mut self.zones {
             zone.bridges.sort();
@@ -298,6 +313,11 @@ impl Document {
     /// The flow of this name.
     pub fn flow(&self, name: &str) -> Option<&Flow> {
         self.flows.iter().find(|flow| flow.name == *name)
+    }
+
+    /// The vnd device over this VNIC.
+    pub fn vnd_over(&self, vnic: &str) -> Option<&Vnd> {
+        self.vnds.iter().find(|vnd| vnd.vnic == *vnic)
     }
 
     /// Takes away what goes with an uplink or a VNIC.

@@ -21,6 +21,8 @@ pub enum ValueKind {
     Flag,
     /// A whole number between the row's limits; `k`, `M` and `G` may follow it in text.
     Number,
+    /// A number of bytes between the row's limits; `K`, `M` and `G`, which are powers of 1024, may follow it in text.
+    Bytes,
     /// A [`VlanSet`]; a string in JSON.
     Vlans,
     /// An [`AllowedIps`]; a string in JSON.
@@ -201,10 +203,8 @@ impl OptionSpec {
                     text: text.into(),
                 }),
             },
-            ValueKind::Number => match parse_number(text) {
-                Some(number) => self.number(number),
-                None => Err(self.number_error(text.into())),
-            },
+            ValueKind::Number => self.scaled(text, 1000),
+            ValueKind::Bytes => self.scaled(text, 1024),
             ValueKind::Vlans => match text.parse() {
                 Ok(vlans) => Ok(Value::Vlans(vlans)),
                 Err(error) => Err(ValueError::Vlans { name, error }),
@@ -271,11 +271,11 @@ impl OptionSpec {
         match (self.kind, value) {
             (ValueKind::Flag, Json::Bool(flag)) => Ok(Value::Flag(*flag)),
             (ValueKind::Flag, _) => Err(wrong("true or false")),
-            (ValueKind::Number, Json::Number(number)) => match number.as_u64() {
+            (ValueKind::Number | ValueKind::Bytes, Json::Number(number)) => match number.as_u64() {
                 Some(number) => self.number(number),
                 None => Err(self.number_error(number.to_string())),
             },
-            (ValueKind::Number, _) => Err(wrong("a number")),
+            (ValueKind::Number | ValueKind::Bytes, _) => Err(wrong("a number")),
             (_, Json::String(text)) => self.parse(text),
             (_, _) => Err(wrong("a string")),
         }
@@ -294,7 +294,7 @@ impl OptionSpec {
     pub fn possible(&self) -> String {
         match self.kind {
             ValueKind::Flag => "on,off".into(),
-            ValueKind::Number => format!("{}-{}", self.min, self.max),
+            ValueKind::Number | ValueKind::Bytes => format!("{}-{}", self.min, self.max),
             ValueKind::Vlans => "list of 1-4094".into(),
             ValueKind::Ips => "list of addresses and prefixes".into(),
             ValueKind::Ipv4 => "IPv4 address".into(),
@@ -308,6 +308,14 @@ impl OptionSpec {
             ValueKind::Cores => "list of cores".into(),
             ValueKind::Words(words) => words.join(","),
             ValueKind::Text => "text".into(),
+        }
+    }
+
+    /// A number in text, whose suffixes are powers of `kilo`.
+    fn scaled(&self, text: &str, kilo: u64) -> Result<Value, ValueError> {
+        match parse_number(text, kilo) {
+            Some(number) => self.number(number),
+            None => Err(self.number_error(text.into())),
         }
     }
 
@@ -335,20 +343,17 @@ impl OptionSpec {
     }
 }
 
-fn parse_number(text: &str) -> Option<u64> {
-    const SUFFIXES: [(char, u64); 4] = [
-        ('k', 1_000),
-        ('K', 1_000),
-        ('M', 1_000_000),
-        ('G', 1_000_000_000),
-    ];
+/// A whole number, of which a suffix is a power of `kilo`.
+fn parse_number(text: &str, kilo: u64) -> Option<u64> {
+    const SUFFIXES: [(char, u32); 4] = [('k', 1), ('K', 1), ('M', 2), ('G', 3)];
     let scaled = SUFFIXES
         .iter()
-        .find_map(|&(suffix, by)| Some((text.strip_suffix(suffix)?, by)));
-    let (digits, factor) = scaled.unwrap_or((text, 1));
+        .find_map(|&(suffix, power)| Some((text.strip_suffix(suffix)?, power)));
+    let (digits, power) = scaled.unwrap_or((text, 0));
     if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
         return None;
     }
+    let factor = kilo.checked_pow(power)?;
     digits.parse::<u64>().ok()?.checked_mul(factor)
 }
 
@@ -567,8 +572,9 @@ mod tests {
     /// Suffixes scale, and what overflows or is no number is refused.
     #[test]
     fn numbers_have_suffixes() {
-        assert_eq!(parse_number("10k"), Some(10_000));
-        assert_eq!(parse_number("2G"), Some(2_000_000_000));
+        assert_eq!(parse_number("10k", 1000), Some(10_000));
+        assert_eq!(parse_number("2G", 1000), Some(2_000_000_000));
+        assert_eq!(parse_number("2M", 1024), Some(2_097_152));
         for bad in [
             "",
             "k",
@@ -579,7 +585,7 @@ mod tests {
             "99999999999G",
             "1kk",
         ] {
-            assert_eq!(parse_number(bad), None, "{bad}");
+            assert_eq!(parse_number(bad, 1000), None, "{bad}");
         }
     }
 }

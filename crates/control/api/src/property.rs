@@ -1,4 +1,4 @@
-//! Properties: what can be set on a zone, a bridge, an uplink, a VNIC or a flow while it works.
+//! Properties: what can be set on a zone, a bridge, an uplink, a VNIC, a flow or a vnd device while it works.
 //!
 //! # Model
 //! [`PROPERTIES`] is the one table. An object holds a [`Properties`] map with only what was set; what
@@ -36,6 +36,8 @@ pub enum Scope {
     Flow,
     /// A [`Zone`](crate::Zone).
     Zone,
+    /// A [`Vnd`](crate::Vnd).
+    Vnd,
 }
 
 /// One row of [`PROPERTIES`].
@@ -627,6 +629,8 @@ pub const PROPERTIES: &[PropertySpec] = &[
         "Time that a ring is polled after it ran empty, before its worker sleeps; auto: as the attachment \
          needs, and only while the ring is busy.",
     ),
+    crate::vnd::RXBUF,
+    crate::vnd::TXBUF,
 ];
 
 /// The row of a property of a kind of object.
@@ -781,6 +785,10 @@ impl PropertyPatch {
         self.0.is_empty()
     }
 
+    pub(crate) fn insert(&mut self, name: &'static str, value: Option<Value>) {
+        self.0.insert(name, value);
+    }
+
     /// Adds `KEY=VALUE`; `KEY=auto` forgets what was set.
     ///
     /// # Errors
@@ -894,7 +902,7 @@ fn kind_schema(row: &PropertySpec) -> Schema {
     let option = &row.option;
     match option.kind {
         ValueKind::Flag => json_schema!({"type": "boolean"}),
-        ValueKind::Number => {
+        ValueKind::Number | ValueKind::Bytes => {
             let rows = PROPERTIES.iter().map(|row| &row.option);
             let rows = rows.filter(|r| r.name == option.name && r.kind == option.kind);
             let (min, max) = (rows.clone().map(|r| r.min).min(), rows.map(|r| r.max).max());

@@ -14,6 +14,7 @@ use crate::name::{Ifname, MacAddr, Name, Netns};
 use crate::object::{DOCUMENT_VERSION, Document, Member, Uplink, Vnic};
 use crate::property::{MemberSettings, Scope};
 use crate::vlan::VlanSet;
+use crate::vnd::{self, VndErrno};
 
 /// Zones in a document at most.
 pub const ZONES_MAX: usize = 1_024;
@@ -32,11 +33,16 @@ struct Defects(Vec<Detail>);
 
 impl Defects {
     fn add(&mut self, path: impl Into<String>, message: impl Into<String>) {
+        self.push(Detail {
+            path: path.into(),
+            message: message.into(),
+            errno: None,
+        });
+    }
+
+    fn push(&mut self, detail: Detail) {
         if self.0.len() < DEFECTS_MAX {
-            self.0.push(Detail {
-                path: path.into(),
-                message: message.into(),
-            });
+            self.0.push(detail);
         }
     }
 }
@@ -46,7 +52,8 @@ impl Defects {
 /// `before` is named as its holder.
 ///
 /// # Errors
-/// [`ErrorCode::Invalid`] with a detail for every defect.
+/// [`ErrorCode::Invalid`] with a detail for every defect; if the first is of a vnd device, the code that its
+/// [`VndErrno`] has.
 pub fn validate(document: &Document, before: &Document) -> Result<(), ErrorBody> {
     let mut defects = Defects(Vec::new());
     if document.version != DOCUMENT_VERSION {
@@ -68,6 +75,9 @@ pub fn validate(document: &Document, before: &Document) -> Result<(), ErrorBody>
         check_entries(document, &index, &mut defects);
         check_static_groups(document, &index, &mut defects);
         flow::check(document, |path, message| defects.add(path, message));
+        vnd::check(document, |vnd, error| {
+            defects.push(error.detail(&vnd.label()));
+        });
     }
     let details = defects.0;
     match details.first() {
@@ -79,7 +89,7 @@ pub fn validate(document: &Document, before: &Document) -> Result<(), ErrorBody>
             };
             let message = format!("{}: {}{more}", first.path, first.message);
             Err(ErrorBody {
-                code: ErrorCode::Invalid,
+                code: first.errno.map_or(ErrorCode::Invalid, VndErrno::code),
                 message,
                 details,
             })

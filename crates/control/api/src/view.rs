@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::diff::Change;
 use crate::name::{MacAddr, Name};
 use crate::object::{Bridge, Uplink, Vnic, Zone};
+use crate::vnd::VndStats;
 
 /// Whether an object works.
 #[derive(
@@ -673,6 +674,9 @@ pub struct Stats {
     /// Workers; for root and the daemon's owner only.
     #[serde(default)]
     pub workers: Vec<WorkerStats>,
+    /// vnd devices that the peer may see.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub vnds: Vec<VndStats>,
 }
 
 /// Frames of one member that were dropped for one reason.

@@ -47,7 +47,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use windlass_api::{
     Applied, DaemonView, Document, FdbAdd, FdbPage, FdbQuery, Flushed, MigrationCheck,
-    MigrationChecked, Moved, Name, RecentDrops, RuleView, Stats, WorkerMove, WorkerStats,
+    MigrationChecked, Moved, Name, RecentDrops, RuleView, Stats, VndCreate, VndName, VndPatch,
+    VndView, WorkerMove, WorkerStats, ZoneRef,
 };
 
 pub use error::Error;
@@ -145,6 +146,51 @@ impl Client {
     /// [`Error::Refused`] with code `in_use` while others refer to it.
     pub fn delete<R: Resource>(&self, name: &Name) -> Result<Applied, Error> {
         self.call(Request::bare("DELETE", at::<R>(name)))
+    }
+
+    /// Every vnd device that the caller may see.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn vnds(&self) -> Result<Vec<VndView>, Error> {
+        self.call(Request::get("/v1/vnds"))
+    }
+
+    /// One vnd device.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn vnd(&self, zone: &ZoneRef, name: &VndName) -> Result<VndView, Error> {
+        self.call(Request::get(vnd_at(zone, name)))
+    }
+
+    /// Makes a vnd device.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn create_vnd(&self, vnd: &VndCreate) -> Result<Applied, Error> {
+        self.call(Request::with("POST", "/v1/vnds", vnd)?)
+    }
+
+    /// Renames a vnd device, or sets its properties.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn change_vnd(
+        &self,
+        zone: &ZoneRef,
+        name: &VndName,
+        patch: &VndPatch,
+    ) -> Result<Applied, Error> {
+        self.call(Request::with("PATCH", vnd_at(zone, name), patch)?)
+    }
+
+    /// Takes a vnd device's name away; a program that has it open keeps it.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn destroy_vnd(&self, zone: &ZoneRef, name: &VndName) -> Result<Applied, Error> {
+        self.call(Request::bare("DELETE", vnd_at(zone, name)))
     }
 
     /// Entries of a bridge's forwarding table.
@@ -320,6 +366,10 @@ impl Client {
     fn call<T: DeserializeOwned>(&self, request: Request) -> Result<T, Error> {
         self.exchange(&request)?.read(&request)
     }
+}
+
+fn vnd_at(zone: &ZoneRef, name: &VndName) -> String {
+    format!("/v1/vnds/{zone}/{name}")
 }
 
 fn at<R: Resource>(name: &Name) -> String {

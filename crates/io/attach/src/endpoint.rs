@@ -22,6 +22,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -157,6 +158,26 @@ pub trait Endpoint: Send {
     /// What the kernel refused, as a sentence; the socket is as before.
     fn set_owner(&mut self, _owner: (u32, u32)) -> Result<(), String> {
         Ok(())
+    }
+
+    /// Leaves the path of the socket that it listens on, for another one or for good. Who waits there is turned away, a peer that is
+    /// connected stays. To be polled after it.
+    fn set_path(&mut self, _path: Option<PathBuf>) {}
+
+    /// Whether it has left its path for good ([`Endpoint::set_path`]).
+    fn is_unlinked(&self) -> bool {
+        false
+    }
+
+    /// Whether it has left its path for good and no peer is connected: it is of no use any more.
+    fn is_over(&self) -> bool {
+        false
+    }
+
+    /// Times that a ring of the peer's frames was found full and was released after that, in all connections since the endpoint was
+    /// made.
+    fn flow_controls(&self) -> u64 {
+        0
     }
 
     /// The addresses behind its bridge's other members, if it is an uplink. True says that it is to be polled.

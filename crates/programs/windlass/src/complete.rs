@@ -16,7 +16,7 @@ use windlass_api::{
 use crate::failure::Failure;
 use crate::objects::names;
 use crate::options::{CompleteArgs, Global};
-use crate::{connect, property};
+use crate::{connect, property, vnd};
 
 /// A completion waits so long for the daemon.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -50,6 +50,7 @@ fn scope(line: &[String]) -> Option<Scope> {
         "uplink" => Some(Scope::Uplink),
         "vnic" => Some(Scope::Vnic),
         "flow" => Some(Scope::Flow),
+        "vnd" => Some(Scope::Vnd),
         _ => None,
     })
 }
@@ -61,6 +62,7 @@ fn properties_of(line: &[String]) -> Vec<String> {
         "uplink" => Some(property::names::<Uplink>()),
         "vnic" => Some(property::names::<Vnic>()),
         "flow" => Some(property::names::<Flow>()),
+        "vnd" => Some(vnd::property_names().collect()),
         _ => None,
     });
     let names = names.unwrap_or_default().into_iter();
@@ -84,6 +86,10 @@ fn objects(global: &Global, kind: &str, line: &[String]) -> Vec<String> {
         "uplink" => names::<Uplink>(&client),
         "vnic" => names::<Vnic>(&client),
         "flow" => names::<Flow>(&client),
+        "vnd" => client.vnds().map(|views| {
+            let names = views.into_iter().filter_map(|view| view.name);
+            names.map(String::from).collect()
+        }),
         "member" => names::<Uplink>(&client).and_then(|mut uplinks| {
             uplinks.extend(names::<Vnic>(&client)?);
             Ok(uplinks)
@@ -252,6 +258,7 @@ mod tests {
             Scope::Uplink,
             Scope::Vnic,
             Scope::Flow,
+            Scope::Vnd,
         ] {
             for row in properties(scope) {
                 let word = format!("{}=", row.option.name);

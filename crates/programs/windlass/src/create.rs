@@ -531,7 +531,7 @@ fn counts(counted: &Counted) -> Result<bool, Failure> {
 }
 
 /// Properties, or a change of properties, made of `KEY=VALUE`.
-fn assigned<T: Default, E: std::fmt::Display>(
+pub(crate) fn assigned<T: Default, E: std::fmt::Display>(
     scope: Scope,
     settings: &[String],
     assign: fn(&mut T, Scope, &str) -> Result<(), E>,
@@ -553,9 +553,11 @@ fn unfit(scope: Scope, setting: &str, why: &str) -> Failure {
         Scope::Vnic => Vnic::KIND,
         Scope::Flow => Flow::KIND,
         Scope::Zone => Zone::KIND,
+        Scope::Vnd => "vnd",
     };
     let todo = match nearest(name, known) {
         Some(near) if near != name => format!("did you mean \"{near}\"?"),
+        _ if scope == Scope::Vnd => "rxbuf and txbuf can be set".into(),
         _ => format!("\"windlass {kind} show-props\" lists what can be set"),
     };
     Failure::usage(why, todo)

@@ -171,7 +171,7 @@ impl Failure {
 
 /// What the one place that an error speaks of adds to the line: nothing that stands there already.
 fn place(what: &str, why: &str, detail: &Detail) -> String {
-    let Detail { path, message } = detail;
+    let Detail { path, message, .. } = detail;
     let object = path.rsplit('.').next().unwrap_or(path);
     let known = why.contains(path.as_str()) || what.split(' ').any(|word| word == object);
     match (known || path == ".", why.contains(message.as_str())) {

@@ -16,7 +16,7 @@ pub struct FieldRow {
 
 /// The fields of the tables of a command (`vnic show`, `vnic show -s`, `fdb show`, ...), in order.
 pub fn fields() -> Vec<(&'static str, Vec<FieldRow>)> {
-    let tables: [(&str, &[Column]); 17] = [
+    let tables: [(&str, &[Column]); 20] = [
         ("zone show", ZONE),
         ("bridge show", BRIDGE),
         ("bridge show -s", TABLE),
@@ -30,6 +30,9 @@ pub fn fields() -> Vec<(&'static str, Vec<FieldRow>)> {
         ("stat --drops", DROPS),
         ("vnic rules", RULES),
         ("flow show", FLOW),
+        ("vnd list", VND),
+        ("vnd get", PROPERTY),
+        ("vnd stat", VND_STAT),
         ("fdb show", FDB),
         ("worker show", WORKER),
         ("vnic get", PROPERTY),
@@ -145,6 +148,39 @@ columns! {
     "tx-marked" more "Frames to the VNIC in it that were ECN-marked, not dropped." |row| counted(row, "tx_marked");
     "tx-held" more "Frames to the VNIC in it that wait now." |row| at(row, "/tx_held");
     "drops" more "Dropped frames by reason." flow_drops;
+}
+
+columns! {
+    /// `vnd list`.
+    VND:
+    "name" usual "Name of the device; <unknown> if it was destroyed and a program has it open still." device;
+    "datalink" usual "VNIC that it is over." |row| at(row, "/vnic");
+    "zonename" usual "Zone that it belongs to." |row| at(row, "/zone");
+    "state" more "up while a program has it open; waiting while none has." |row| at(row, "/state");
+    "socket" more "Socket by which a program opens it." |row| at(row, "/socket");
+    "connects" more "How often it was opened." |row| at(row, "/connects");
+    "details" more "The program, and the size of its rings." details;
+    "reason" more "Why it is not up." |row| at(row, "/reason");
+}
+
+columns! {
+    /// `vnd stat`. rx is what the program receives.
+    VND_STAT:
+    "name" usual "Name of the device; <unknown> if it was destroyed and a program has it open still." device;
+    "rx-bytes" usual "Bytes for the program." |row| counted(row, "device_rx_bytes");
+    "tx-bytes" usual "Bytes from the program." |row| counted(row, "device_tx_bytes");
+    "drops" usual "Frames that were dropped, in either direction." |row| counted(row, "drops");
+    "txfc" usual "Times that the ring of the program's frames was full and was released." |row| counted(row, "txfc");
+    "zone" usual "Zone that it belongs to." |row| at(row, "/zone");
+    "vnic" more "VNIC that it is over." |row| at(row, "/vnic");
+}
+
+/// The name of a vnd device, as libvnd has it.
+fn device(row: &Value) -> Cell {
+    match at(row, "/name") {
+        Cell::Missing => Cell::Text("<unknown>".into()),
+        name => name,
+    }
 }
 
 columns! {

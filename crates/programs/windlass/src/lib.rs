@@ -54,6 +54,7 @@ mod status;
 mod suggest;
 mod table;
 mod unlisted;
+mod vnd;
 
 use std::ffi::OsString;
 use std::io::{self, BufWriter, IsTerminal, Write};
@@ -194,6 +195,7 @@ fn dispatch(options: Options, terminal: bool, out: &mut dyn Write) -> Result<(),
         Command::Uplink(verb) => create::uplink(&mut session, verb),
         Command::Vnic(verb) => create::vnic(&mut session, verb),
         Command::Flow(verb) => create::flow(&mut session, verb),
+        Command::Vnd(verb) => vnd::run(&mut session, verb),
         Command::Fdb(verb) => fdb::run(&mut session, verb),
         Command::Worker(options::WorkerVerb::Show(repeat)) => {
             statistics::workers(&mut session, &repeat)

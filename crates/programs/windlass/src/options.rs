@@ -11,8 +11,10 @@ use windlass_api::{
 use crate::accounts;
 
 mod tables;
+mod vnd;
 
 pub(crate) use tables::*;
+pub(crate) use vnd::*;
 
 /// Time that a call may take when `--timeout` does not say.
 pub const TIMEOUT_S: f64 = 30.0;
@@ -124,6 +126,13 @@ pub(crate) enum Command {
         disable_help_subcommand = true
     )]
     Flow(FlowVerb),
+    /// Devices by which programs read and write the frames of a VNIC.
+    #[command(
+        subcommand,
+        arg_required_else_help = true,
+        disable_help_subcommand = true
+    )]
+    Vnd(VndVerb),
     /// Forwarding tables of bridges.
     #[command(
         subcommand,
@@ -865,6 +874,7 @@ pub(crate) fn command() -> clap::Command {
             "uplink" => Scope::Uplink,
             "vnic" => Scope::Vnic,
             "flow" => Scope::Flow,
+            "vnd" => Scope::Vnd,
             _ => return object,
         };
         each(object, |verb| match verb.get_name() {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde::de::{DeserializeOwned, DeserializeSeed, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
-use windlass_api::{Bridge, ErrorCode, Flow, FlowView, Name};
+use windlass_api::{Bridge, ErrorCode, Flow, FlowView, Name, ZoneRef};
 use windlass_stats::{Drop, Stage};
 
 use crate::Session;
@@ -35,6 +35,8 @@ struct Stats<Row = Value> {
     bridges: Vec<Value>,
     #[serde(default)]
     workers: Vec<Value>,
+    #[serde(default)]
+    vnds: Vec<Value>,
 }
 
 /// Which keys of a member are read.
@@ -211,6 +213,11 @@ const FLOW: Keys = Keys {
         "tx_dropped",
     ]],
 };
+/// The counters of [`windlass_api::VndStats`].
+const VND: Keys = Keys {
+    name: &["zone", "vnic"],
+    counters: &[&["device_rx_bytes", "device_tx_bytes", "drops", "txfc"]],
+};
 const WORKER: Keys = Keys {
     name: &["worker"],
     counters: &[&[
@@ -356,6 +363,26 @@ pub(crate) fn workers(session: &mut Session<'_>, how_often: &Repeat) -> Result<(
     })
 }
 
+/// `windlass vnd stat`
+pub(crate) fn vnds(
+    session: &mut Session<'_>,
+    zone: Option<&ZoneRef>,
+    how_often: &Repeat,
+) -> Result<(), Failure> {
+    let Some(chosen) = session.choose(fields::VND_STAT)? else {
+        return Ok(());
+    };
+    repeat(session, &chosen, how_often, VND, |session| {
+        let mut stats = stats(session)?;
+        let of_zone = |row: &Value| zone.is_none_or(|zone| named(row, "zone") == zone.as_str());
+        stats.vnds.retain(of_zone);
+        Ok(Sample {
+            time_ns: stats.time_ns,
+            rows: stats.vnds,
+        })
+    })
+}
+
 fn stats(session: &mut Session<'_>) -> Result<Stats, Failure> {
     stats_of(session)
 }
@@ -378,12 +405,14 @@ fn traffic_of(session: &mut Session<'_>, read: Read) -> Result<Stats, Failure> {
         members,
         bridges,
         workers,
+        vnds,
     } = stats_of::<UsualRow>(session)?;
     Ok(Stats {
         time_ns,
         members: members.into_iter().map(|row| row.0).collect(),
         bridges,
         workers,
+        vnds,
     })
 }
 

@@ -9,7 +9,7 @@
 //!   effective set, in the daemon's own user namespace, as long as the daemon itself has it. So root in a
 //!   container without that capability, or in a user namespace of its own, is no operator.
 //! - Anyone else is a **tenant**: of the zones whose `owner_uid` it has, or of none. It makes, changes
-//!   and deletes VNICs of its zones, on bridges that are granted to the zone, with TAPs in the zone's
+//!   and deletes vnd devices and VNICs of its zones, on bridges that are granted to the zone, with TAPs in the zone's
 //!   namespace and sockets under the zone's directory, and sets only the properties that the table marks
 //!   for tenants. It sees its zones, their VNICs and the bridges granted; the group `owner_gid` of a zone
 //!   sees the same but for secrets, and changes nothing.
@@ -29,8 +29,8 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use windlass_api::{
-    Attachment, Change, Document, ErrorBody, ErrorCode, Flow, Name, Object, PeerView, Scope, Vnic,
-    Zone, property,
+    Attachment, Change, Detail, Document, ErrorBody, ErrorCode, Flow, Name, Object, PeerView,
+    Scope, Vnd, VndErrno, Vnic, Zone, property,
 };
 use windlass_sys::identity::{Rights, user_namespace};
 use windlass_sys::process;
@@ -92,6 +92,15 @@ impl Peer {
     /// Whether it may change a VNIC, and so read its secret.
     pub fn owns_vnic(&self, vnic: &Vnic, document: &Document) -> bool {
         self.operator || zone_of(vnic, document).is_some_and(|zone| self.owns(zone))
+    }
+
+    /// Whether it may look at a vnd device.
+    pub fn sees_vnd(&self, vnd: &Vnd, document: &Document) -> bool {
+        let zone = vnd
+            .zone
+            .name()
+            .and_then(|zone| document.zone(zone.as_str()));
+        self.operator || zone.is_some_and(|zone| self.sees_zone(zone))
     }
 
     /// Whether it may look at a bridge.
@@ -181,6 +190,19 @@ impl Peer {
             Change::Delete {
                 from: Object::Flow(from),
             } => self.must_own_flow(from, old),
+            Change::Create {
+                to: Object::Vnd(vnd),
+            }
+            | Change::Delete {
+                from: Object::Vnd(vnd),
+            } => self.must_own_vnd(vnd, old, new),
+            Change::Set {
+                from: Object::Vnd(from),
+                to: Object::Vnd(to),
+            } => {
+                self.must_own_vnd(from, old, new)?;
+                self.must_own_vnd(to, old, new)
+            }
             // Static entries of a VNIC go with it.
             Change::Delete {
                 from: Object::Fdb(entry),
@@ -203,6 +225,28 @@ impl Peer {
             Some(vnic) => self.must_own(vnic, document),
             None => Err(self.forbidden(&format!("change flows of \"{}\"", flow.vnic))),
         }
+    }
+
+    /// Both owners of a zone that is given away with its devices have to be the peer.
+    fn must_own_vnd(&self, vnd: &Vnd, old: &Document, new: &Document) -> Result<(), ErrorBody> {
+        let zone = vnd.zone.name().map(Name::as_str).unwrap_or_default();
+        let owns = |document: &Document| document.zone(zone).is_none_or(|zone| self.owns(zone));
+        let is_there = old.zone(zone).is_some() || new.zone(zone).is_some();
+        if self.operator || (is_there && owns(old) && owns(new)) {
+            return Ok(());
+        }
+        Err(self.no_act_in(vnd.zone.as_str(), &vnd.label()))
+    }
+
+    /// A peer may not do something with a vnd device of a zone.
+    fn no_act_in(&self, zone: &str, device: &str) -> ErrorBody {
+        let mut error = self.forbidden(&format!("act in zone \"{zone}\""));
+        error.details.push(Detail {
+            path: format!("vnds.{device}"),
+            message: error.message.clone(),
+            errno: Some(VndErrno::Perm),
+        });
+        error
     }
 
     fn must_own(&self, vnic: &Vnic, document: &Document) -> Result<(), ErrorBody> {

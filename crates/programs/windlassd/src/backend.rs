@@ -35,12 +35,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::paths;
 use crate::shares::{Holders, Used};
 use thiserror::Error;
 use windlass_api::{
     Bridge, BridgePlace, Counters, ErrorBody, ErrorCode, EventKind, FdbEntry, FdbPage, FdbQuery,
     Flow, FlowCounters, MacAddr, McastView, Name, NeighboursView, SocketPath, StaticEntry, Status,
-    TableStats, TreeView, Uplink, Vnic, WorkerStats, Zone,
+    TableStats, TreeView, Uplink, Vnd, VndName, Vnic, WorkerStats, Zone, ZoneRef,
 };
 use windlass_attach::endpoint::Handed;
 
@@ -96,6 +97,8 @@ pub struct Place {
     pub directory: PathBuf,
     /// User and group that a socket made here is given; `None`: the daemon's own.
     pub owner: Option<(u32, u32)>,
+    /// Directory of the sockets of its vnd devices. Nobody else can write to it.
+    pub devices: PathBuf,
     /// The rules that packets of each VNIC there have to pass.
     pub rules: Arc<str>,
 }
@@ -104,18 +107,27 @@ impl Place {
     /// The place of a zone, or of the global one, under the runtime directory.
     pub fn of(runtime_dir: &Path, zone: Option<&Zone>) -> Self {
         let zones = runtime_dir.join("zones");
+        let name = zone.map_or(ZoneRef::GLOBAL, |zone| zone.name.as_str());
+        let devices = runtime_dir.join(paths::VND_DIRECTORY).join(name);
         match zone {
             Some(zone) => Self {
-                directory: zones.join(zone.name.as_str()),
+                directory: zones.join(name),
+                devices,
                 owner: Some((zone.owner_uid, zone.owner_gid)),
                 rules: zone.rules(),
             },
             None => Self {
-                directory: zones.join("global"),
+                directory: zones.join(name),
+                devices,
                 owner: None,
                 rules: "".into(),
             },
         }
+    }
+
+    /// The path of a vnd device's socket.
+    pub fn device(&self, name: &VndName) -> PathBuf {
+        self.devices.join(name.as_str())
     }
 
     /// The full path of a socket: absolute ones as they are, others in the directory.
@@ -305,6 +317,24 @@ pub trait Backend: Send {
     /// # Errors
     /// The VNIC cannot be changed.
     fn set_flow(&mut self, from: Option<&Flow>, to: Option<&Flow>) -> Result<(), BackendError>;
+
+    /// Gives a VNIC a vnd device, changes the device's name or properties, or takes it away (`None`): one that is open then lives on
+    /// without a name. The VNIC may be one that could not be made; then it has its device once it is.
+    ///
+    /// # Errors
+    /// The device cannot be made.
+    fn set_vnd(&mut self, vnic: &Vnic, to: Option<&Vnd>, place: &Place)
+    -> Result<(), BackendError>;
+
+    /// The vnd devices that have no name any more, and are open, as they were.
+    fn unlinked(&self) -> Vec<Vnd> {
+        Vec::new()
+    }
+
+    /// How often programs found the rings of their frames full, by VNIC, in their order.
+    fn flow_controls(&self, vnics: &[Name]) -> Vec<u64> {
+        vec![0; vnics.len()]
+    }
 
     /// The traffic of flows since they were made, in their order; zero if one is not known.
     fn flow_counters(&self, flows: &[Flow]) -> Vec<FlowCounters>;

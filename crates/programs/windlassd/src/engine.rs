@@ -35,6 +35,7 @@ mod owners;
 mod recent;
 mod told;
 mod turns;
+mod vnds;
 
 pub use answer::no_such;
 pub use turns::CALLS_MAX;
@@ -208,6 +209,7 @@ impl Engine {
         engine.retry();
         engine.restore(loaded);
         engine.backend.adopted();
+        paths::sweep_devices(&engine.runtime_dir, &engine.document);
         if is_successor {
             // What the other daemon has dropped is not of late.
             (0..2).for_each(|_| engine.note_drops());
@@ -348,6 +350,11 @@ impl Engine {
     fn publish_change(&self, change: Change, old: &Document) {
         let audience = match change.object() {
             Object::Zone(zone) => Self::audience_of_zone(Some(zone)),
+            Object::Vnd(vnd) => {
+                let name = vnd.zone.name().map(Name::as_str).unwrap_or_default();
+                let zone = self.document.zone(name).or_else(|| old.zone(name));
+                Self::audience_of_zone(zone)
+            }
             Object::Flow(flow) => {
                 let found = |document: &Document| {
                     let zone = document.vnic(flow.vnic.as_str())?.zone.name()?;

@@ -181,12 +181,28 @@ impl FromRequestParts<App> for Named {
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Failure> {
         match UrlPath::<String>::from_request_parts(parts, app).await {
             Ok(UrlPath(name)) => Ok(Self(name)),
-            Err(error) => {
-                let message = format!("path: {}", error.body_text());
-                Err(ErrorBody::plain(ErrorCode::Malformed, message).into())
-            }
+            Err(error) => Err(bad_path(&error.body_text())),
         }
     }
+}
+
+/// The zone and the name in the path of a request.
+#[derive(Debug)]
+pub struct NamedIn(pub String, pub String);
+
+impl FromRequestParts<App> for NamedIn {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Failure> {
+        match UrlPath::<(String, String)>::from_request_parts(parts, app).await {
+            Ok(UrlPath((zone, name))) => Ok(Self(zone, name)),
+            Err(error) => Err(bad_path(&error.body_text())),
+        }
+    }
+}
+
+fn bad_path(why: &str) -> Failure {
+    ErrorBody::plain(ErrorCode::Malformed, format!("path: {why}")).into()
 }
 
 /// A response of JSON text that was made before.

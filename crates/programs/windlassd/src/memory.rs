@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use windlass_api::{
     Bridge, BridgePlace, Counters, FDB_PAGE_DEFAULT, FdbEntry, FdbKind, FdbPage, FdbQuery, Flow,
-    FlowCounters, MacAddr, Name, State, StaticEntry, StaticKind, Status, TableStats, Uplink, Vnic,
-    WorkerStats,
+    FlowCounters, MacAddr, Name, State, StaticEntry, StaticKind, Status, TableStats, Uplink, Vnd,
+    Vnic, WorkerStats,
 };
 
 use crate::backend::{Backend, BackendError, Place, StateSink};
@@ -157,6 +157,12 @@ impl Backend for MemoryBackend {
         for vnic in vnics {
             drop(self.call(format!("set_owner {vnic} {}", to.0))?);
         }
+        Ok(())
+    }
+
+    fn set_vnd(&mut self, vnic: &Vnic, to: Option<&Vnd>, _: &Place) -> Result<(), BackendError> {
+        let name = to.map_or("none".to_owned(), Vnd::label);
+        drop(self.call(format!("set_vnd {} {name}", vnic.name))?);
         Ok(())
     }
 

@@ -483,6 +483,7 @@ mod tests {
         let of_flow = BTreeMap::from([("queue-full".into(), 5_001)]);
         numbers.extend([5_000, 5_001]);
         let stats = Stats {
+            vnds: Vec::new(),
             time_ns: 1,
             members: vec![
                 member("web", Counters { drops, ..vnic }),

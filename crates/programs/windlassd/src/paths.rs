@@ -7,22 +7,29 @@
 //! | state | `/var/lib/windlass` (0700) | `$XDG_STATE_HOME/windlass`, else `~/.local/state/windlass` (0700) |
 //!
 //! The control socket of root can be connected to by anyone (0666); the peer's credentials decide what
-//! he may. The directory of a zone's sockets, `RUNTIME/zones/NAME`, belongs to the zone's owner (0700).
+//! he may. The directory of a zone's sockets, `RUNTIME/zones/NAME`, belongs to the zone's owner (0700). That of its vnd devices,
+//! `RUNTIME/vnd/NAME`, is the daemon's (0711): nobody else puts anything into it, and each socket there is the owner's (0600).
 //!
 //! # Failure modes
 //! A runtime directory that is a symbolic link, belongs to someone else, or can be written by others is
 //! refused: in `/tmp` anyone could have made it first.
 
-use std::fs::{self, DirBuilder};
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder, FileType};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Uid};
+use windlass_api::{Document, ZoneRef};
 
 /// Name of the control socket in the runtime directory.
 pub const SOCKET_NAME: &str = "control.sock";
+
+/// Directory of the sockets of vnd devices in the runtime directory.
+pub const VND_DIRECTORY: &str = "vnd";
 
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
@@ -73,12 +80,17 @@ pub fn make_runtime_dir(path: &Path) -> Result<()> {
         Err(error) => bail!("cannot make {}: {error}", path.display()),
     }
     check_directory(path)?;
-    let zones = path.join("zones");
-    match DirBuilder::new().mode(mode).create(&zones) {
+    own_directory(&path.join("zones"), mode)?;
+    own_directory(&path.join(VND_DIRECTORY), mode & 0o711)
+}
+
+/// Makes a directory, or checks that the one that is there is ours alone.
+fn own_directory(path: &Path, mode: u32) -> Result<()> {
+    match DirBuilder::new().mode(mode).create(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            bail!("cannot make {}: {error}", zones.display())
+            bail!("cannot make {}: {error}", path.display())
         }
-        _ => check_directory(&zones),
+        _ => check_directory(path),
     }
 }
 
@@ -121,6 +133,46 @@ pub fn make_zone_dir(path: &Path, owner: Option<(u32, u32)>) -> io::Result<()> {
         rustix::fs::fchown(&directory, Some(uid), Some(gid))?;
     }
     Ok(())
+}
+
+/// Makes the directory of a zone's vnd devices, or checks the one that is there.
+///
+/// # Errors
+/// If it cannot be made, is a link, belongs to someone else, or others can write to it.
+pub fn make_device_dir(path: &Path) -> Result<()> {
+    own_directory(path, 0o711)
+}
+
+/// Removes the sockets of vnd devices that are not in the document, and the directories of zones that are not: what a daemon that
+/// was killed in the middle of a change has left.
+pub fn sweep_devices(runtime_dir: &Path, document: &Document) {
+    let listed: HashSet<PathBuf> = (document.vnds.iter())
+        .map(|vnd| Path::new(vnd.zone.as_str()).join(vnd.name.as_str()))
+        .collect();
+    let all = runtime_dir.join(VND_DIRECTORY);
+    for zone in entries(&all, FileType::is_dir) {
+        let directory = all.join(&zone);
+        for name in entries(&directory, FileType::is_socket) {
+            if !listed.contains(&Path::new(&zone).join(&name)) {
+                let left = directory.join(&name);
+                tracing::info!("{} was left over: removed", left.display());
+                if let Err(error) = fs::remove_file(&left) {
+                    tracing::warn!("{}: {error}", left.display());
+                }
+            }
+        }
+        let is_there = |name: &str| name == ZoneRef::GLOBAL || document.zone(name).is_some();
+        if !zone.to_str().is_some_and(is_there) {
+            remove_zone_dir(&directory);
+        }
+    }
+}
+
+/// The names in a directory of our own of what is of this type; links are not followed.
+fn entries(directory: &Path, is: impl Fn(&FileType) -> bool) -> Vec<OsString> {
+    let found = fs::read_dir(directory).into_iter().flatten().flatten();
+    let found = found.filter(|entry| entry.file_type().is_ok_and(|kind| is(&kind)));
+    found.map(|entry| entry.file_name()).collect()
 }
 
 /// Removes the directory of a zone's sockets if it is empty; what its owner left in it stays.

@@ -148,14 +148,18 @@ pub fn tell(uid: u32, limit: &'static str, max: u32) {
     }
 }
 
+/// Of a memif: listener, connection, a descriptor on its way; regions.
+const MEMIF_DESCRIPTORS: u32 = 10;
+/// Of a ring of it: an event in each direction.
+const MEMIF_RING_DESCRIPTORS: u32 = 2;
+
 /// Descriptors that an attachment may come to need: of its sockets, namespaces and memory, and of each queue.
 fn descriptors(attach: &Attachment) -> u32 {
     let (fixed, per_queue) = match attach {
         Attachment::None(_) => (0, 0),
         // What it waits for, netlink twice, the namespace and its process; the queue.
         Attachment::Tap(_) | Attachment::Packet(_) | Attachment::Xdp(_) => (5, 1),
-        // Listener, connection, a descriptor on its way; regions; an event in each direction.
-        Attachment::Memif(_) => (10, 2),
+        Attachment::Memif(_) => (MEMIF_DESCRIPTORS, MEMIF_RING_DESCRIPTORS),
         // Listener, connection, requests, log; kick, call and error in each direction.
         Attachment::VhostUser(_) => (6, 6),
     };
@@ -213,7 +217,15 @@ fn taken(share: Share, document: &Document, counts: impl Fn(&Name) -> bool) -> u
         let flows = document.flows.iter();
         return flows.filter(|flow| vnics.contains(&flow.vnic)).count() as u32;
     }
-    vnics.fold(0u32, |sum, vnic| sum.saturating_add(share.taken_by(vnic)))
+    let vnics = vnics.fold(0u32, |sum, vnic| sum.saturating_add(share.taken_by(vnic)));
+    if share != Share::Descriptors {
+        return vnics;
+    }
+    let devices = document.vnds.iter();
+    let devices = devices.filter(|vnd| vnd.zone.name().is_some_and(&counts));
+    devices.fold(vnics, |sum, _| {
+        sum.saturating_add(MEMIF_DESCRIPTORS + MEMIF_RING_DESCRIPTORS)
+    })
 }
 
 /// What users hold at the moment. Clones count together.

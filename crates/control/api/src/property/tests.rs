@@ -9,6 +9,7 @@ fn the_table_is_sound() {
         Scope::Uplink,
         Scope::Vnic,
         Scope::Flow,
+        Scope::Vnd,
         Scope::Zone,
     ] {
         let mut names: Vec<_> = properties(scope).map(|row| row.option.name).collect();

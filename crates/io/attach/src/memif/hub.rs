@@ -139,12 +139,13 @@ pub(super) struct Hub {
 
 impl Hub {
     /// Puts an interface on the socket at `path`, which is made if this process has none there. One socket has one mode
-    /// and one owner: an interface that wants others is refused.
+    /// and one owner: an interface that wants others is refused. One that is `busy` has a client already.
     pub(super) fn open(
         path: &Path,
         access: Access,
         id: u32,
         desk: Desk,
+        busy: bool,
     ) -> Result<Arc<Hub>, HubError> {
         let mut hubs = lock(&HUBS);
         hubs.retain(|_, hub| hub.strong_count() > 0);
@@ -194,7 +195,7 @@ impl Hub {
             Open {
                 desk,
                 rests: false,
-                busy: false,
+                busy,
                 visitor: None,
             },
         );

@@ -74,6 +74,8 @@ pub struct MemifRx {
     pieces: Box<[Piece; BURST]>,
     /// The descriptor behind the staged ones, if it is no whole frame.
     odd: Option<[u64; 2]>,
+    /// The peer had no free slot when its index was looked at last.
+    was_full: bool,
     wake: Option<OwnedFd>,
 }
 
@@ -105,6 +107,7 @@ impl MemifRx {
                 }; BURST],
             ),
             odd: None,
+            was_full: false,
             wake,
         };
         if let Some(buffers) = half.buffers {
@@ -155,6 +158,7 @@ impl MemifRx {
         }
         self.seen = self.ring.theirs();
         let known = self.seen.wrapping_sub(self.next);
+        self.was_full = self.seen.wrapping_sub(self.released) == self.ring.size();
         if known > self.ring.size() {
             None
         } else {
@@ -496,6 +500,10 @@ impl RxPort for MemifRx {
             }
         }
         self.released = upto;
+        if self.was_full {
+            self.was_full = false;
+            self.view.note_flow_control();
+        }
     }
 
     fn arm(&mut self, _section: &Section<'_>) -> Armed {

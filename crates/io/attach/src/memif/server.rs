@@ -81,6 +81,10 @@ pub struct MemifServer {
     condemned: Option<String>,
     reason: String,
     connects: u64,
+    /// It has no path any more.
+    is_unlinked: bool,
+    /// [`Endpoint::flow_controls`] of connections that are over.
+    flow_controls: u64,
 }
 
 #[derive(Debug)]
@@ -278,12 +282,14 @@ impl MemifServer {
             condemned: None,
             reason: "not listening yet".into(),
             connects: 0,
+            is_unlinked: false,
+            flow_controls: 0,
         })
     }
 
     /// Listens, if it does not yet.
     fn open(&mut self, now: Instant) {
-        if self.hub.is_some() || self.retry_at.is_some_and(|at| now < at) {
+        if self.hub.is_some() || self.is_unlinked || self.retry_at.is_some_and(|at| now < at) {
             return;
         }
         self.retry_at = None;
@@ -308,8 +314,11 @@ impl MemifServer {
             mode: config.mode,
             owner: config.owner,
         };
-        self.hub = Some(Hub::open(&config.path, access, config.id, desk)?);
-        self.reason = "waiting for a client".into();
+        let busy = !matches!(self.state, State::Waiting);
+        self.hub = Some(Hub::open(&config.path, access, config.id, desk, busy)?);
+        if !busy {
+            self.reason = "waiting for a client".into();
+        }
         Ok(())
     }
 
@@ -445,6 +454,7 @@ impl MemifServer {
         if let State::Up { channel, view, .. } = state {
             channel.say_goodbye(why);
             view.fail();
+            self.flow_controls = self.flow_controls.saturating_add(view.flow_controls());
             self.state = State::Leaving { _view: view };
         }
         self.reason = why.to_string();
@@ -492,7 +502,7 @@ impl Endpoint for MemifServer {
             _ => None,
         };
         let opening = match &self.hub {
-            None if !matches!(self.state, State::Deleted) => {
+            None if !self.is_unlinked && !matches!(self.state, State::Deleted) => {
                 Some(self.retry_at.unwrap_or_else(Instant::now))
             }
             _ => None,
@@ -523,10 +533,13 @@ impl Endpoint for MemifServer {
     }
 
     fn status(&self) -> Status {
-        let (up, details) = match &self.state {
+        let (up, mut details) = match &self.state {
             State::Up { details, .. } => (true, details.clone()),
             _ => (false, Vec::new()),
         };
+        if up && self.hub.is_none() && !self.is_unlinked {
+            details.push(("socket", self.reason.clone()));
+        }
         Status {
             up,
             reason: self.reason.clone(),
@@ -542,6 +555,42 @@ impl Endpoint for MemifServer {
         }
         self.config.owner = Some(owner);
         Ok(())
+    }
+
+    fn set_path(&mut self, path: Option<PathBuf>) {
+        if !self.is_unlinked && path.as_ref() == Some(&self.config.path) {
+            return;
+        }
+        self.leave_hub(true);
+        self.retry_at = None;
+        match path {
+            Some(path) => self.config.path = path,
+            None => {
+                self.is_unlinked = true;
+                // Nobody has it open before CONNECTED.
+                if matches!(self.state, State::Handshake(_)) {
+                    self.state = State::Waiting;
+                }
+            }
+        }
+        // Our own counter: it cannot be full.
+        let _ = eventfd::signal(&self.wake);
+    }
+
+    fn is_unlinked(&self) -> bool {
+        self.is_unlinked
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_unlinked && matches!(self.state, State::Waiting)
+    }
+
+    fn flow_controls(&self) -> u64 {
+        let now = match &self.state {
+            State::Up { view, .. } => view.flow_controls(),
+            _ => 0,
+        };
+        self.flow_controls.saturating_add(now)
     }
 
     fn quota(&self) -> Option<&Quota> {

@@ -19,7 +19,7 @@
 //! [`View::is_dead`]: the peer took a region away, or one half found an index that no peer that keeps to the protocol
 //! could have written ([`View::fail`]). Both wake the endpoint through the alarm, an eventfd that no peer holds.
 
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::os::fd::OwnedFd;
 
 use windlass_shm::{Mapping, word};
@@ -61,6 +61,7 @@ pub struct View {
     mappings: Vec<Mapping>,
     failed: AtomicBool,
     alarm: OwnedFd,
+    flow_controls: AtomicU64,
 }
 
 // SAFETY: the extents are the addresses of `mappings`, which are themselves shared between threads; every access to
@@ -88,6 +89,7 @@ impl View {
             mappings,
             failed: AtomicBool::new(false),
             alarm,
+            flow_controls: AtomicU64::new(0),
         })
     }
 
@@ -109,6 +111,17 @@ impl View {
             // Nobody else can fill this counter, and a lost wake-up would only delay what the worker also reports.
             let _ = eventfd::signal(&self.alarm);
         }
+    }
+
+    /// A ring that was found full was released.
+    #[cold]
+    pub(super) fn note_flow_control(&self) {
+        self.flow_controls.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often a ring that was found full was released.
+    pub fn flow_controls(&self) -> u64 {
+        self.flow_controls.load(Ordering::Relaxed)
     }
 
     /// Whether some half called [`View::fail`], or memory is gone.

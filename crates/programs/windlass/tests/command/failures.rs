@@ -167,8 +167,8 @@ fn mistakes_are_told() {
         ran.err
     };
     assert_eq!(
-        told("vnci show"),
-        "windlass: reading the command line failed: unrecognized subcommand 'vnci'; \
+        told("vnics show"),
+        "windlass: reading the command line failed: unrecognized subcommand 'vnics'; \
          a similar subcommand exists: 'vnic'\n"
     );
     assert!(told("vnic shwo").contains("'show'"));

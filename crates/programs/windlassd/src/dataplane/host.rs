@@ -222,6 +222,7 @@ mod tests {
             let vnic: Vnic = serde_json::from_value(vnic).unwrap();
             let place = Place {
                 directory: "/run/zone".into(),
+                devices: "/run/vnd".into(),
                 owner,
                 rules: "".into(),
             };

@@ -35,7 +35,7 @@ use std::thread::JoinHandle;
 use anyhow::{Context, Result, bail};
 use windlass_api::{
     Bridge, BridgePlace, Counters, FdbEntry, FdbPage, FdbQuery, Flow, FlowCounters, MacAddr,
-    McastView, Name, NeighboursView, StaticEntry, Status, TableStats, TreeView, Uplink, Vnic,
+    McastView, Name, NeighboursView, StaticEntry, Status, TableStats, TreeView, Uplink, Vnd, Vnic,
     WorkerStats,
 };
 use windlass_attach::endpoint::Handed;
@@ -285,6 +285,27 @@ impl Backend for DataPlaneBackend {
             p.set_flow(from.as_ref(), to.as_ref());
             Ok(())
         })
+    }
+
+    fn set_vnd(
+        &mut self,
+        vnic: &Vnic,
+        to: Option<&Vnd>,
+        place: &Place,
+    ) -> Result<(), BackendError> {
+        let (vnic, to, place) = (vnic.clone(), to.cloned(), place.clone());
+        self.change(move |p| p.set_vnd(&vnic, to.as_ref(), &place))
+    }
+
+    fn unlinked(&self) -> Vec<Vnd> {
+        self.ask(|p| p.unlinked()).unwrap_or_default()
+    }
+
+    fn flow_controls(&self, vnics: &[Name]) -> Vec<u64> {
+        let unknown = vec![0; vnics.len()];
+        let vnics = vnics.to_vec();
+        self.ask(move |p| p.flow_controls(&vnics))
+            .unwrap_or(unknown)
     }
 
     fn flow_counters(&self, flows: &[Flow]) -> Vec<FlowCounters> {

@@ -14,6 +14,7 @@ mod snoop;
 mod told;
 mod tree;
 mod uplinks;
+mod vnds;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,6 +43,7 @@ use members::Members;
 use neigh::Asked;
 use snoop::Snoop;
 use tree::Tree;
+use vnds::Devices;
 use watch::{Source, Watch, Watched};
 
 use super::firewalls::Firewalls;
@@ -110,6 +112,8 @@ pub struct Ports {
     trees: BTreeMap<Name, Tree>,
     /// Flows of VNICs, also of those that could not be made.
     flows: Flows,
+    /// vnd devices over VNICs, also over those that could not be made.
+    devices: Devices,
     /// They were handed to a successor.
     trees_stand: bool,
     /// Snooping of bridges that snoop.
@@ -181,6 +185,7 @@ impl Ports {
             members: Members::default(),
             trees: BTreeMap::new(),
             flows: Flows::default(),
+            devices: Devices::default(),
             trees_stand: false,
             snoops: BTreeMap::new(),
             neighbours: BTreeMap::new(),
@@ -363,9 +368,9 @@ impl Ports {
         let bridge = self.bridge(&vnic.bridge)?.id;
         let mut tuning = translate::tuning(&settings, &mut self.firewalls)?;
         tuning.flows = self.flows.of(&vnic.name);
-        let endpoint = self.host.vnic(vnic, place)?;
+        let endpoint = self.host.vnic(&self.devices.attached(vnic)?, place)?;
         let endpoint = endpoint.map(|e| self.watch.take(e)).transpose()?;
-        let (mac, mtu) = (translate::own_mac(vnic), translate::mtu(vnic));
+        let (mac, mtu) = (translate::own_mac(vnic), vnic.mtu());
         let conf = translate::member_conf(&settings, mac_word(mac), mtu);
         let conf = self.first_state(&vnic.bridge, conf);
         let id = self
@@ -423,7 +428,7 @@ impl Ports {
     /// Gives a VNIC the address and the properties that are written there. Rings and counters go on.
     fn put_vnic(&mut self, vnic: &Vnic, rules: &Arc<str>) -> Result<(), BackendError> {
         let settings = settings_at(vnic, rules);
-        let (mac, mtu) = (translate::own_mac(vnic), translate::mtu(vnic));
+        let (mac, mtu) = (translate::own_mac(vnic), vnic.mtu());
         let conf = translate::member_conf(&settings, mac_word(mac), mtu);
         self.change_member(&vnic.name, Some(mac), conf, &settings)
     }

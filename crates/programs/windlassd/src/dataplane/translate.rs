@@ -32,8 +32,6 @@ const SPIN: Spin = Spin::Adaptive {
     memory: 50_000,
     other: 20_000,
 };
-/// MTU of a VNIC where the property says `auto`, in bytes.
-const MTU: u32 = 1500;
 /// Permission bits of a socket that windlass makes.
 const SOCKET_MODE: u32 = 0o600;
 
@@ -181,7 +179,7 @@ pub fn endpoint(
         Attachment::Memif(memif) => memif_endpoint(&vnic.name, memif, place, quota).map(Some),
         Attachment::None(_) => Ok(None),
         Attachment::VhostUser(vhost) => {
-            guest::endpoint(vnic, vhost, mtu(vnic), place, progress, quota).map(Some)
+            guest::endpoint(vnic, vhost, vnic.mtu(), place, progress, quota).map(Some)
         }
         Attachment::Packet(_) | Attachment::Xdp(_) => Err(BackendError::Unsupported(format!(
             "{} joins an interface of the host: make an uplink instead of a VNIC",
@@ -239,7 +237,7 @@ pub fn interface(vnic: &Vnic) -> InterfaceConf {
             .map(|a| (a.address, a.prefix_bits))
             .collect(),
         mac: host_mac.unwrap_or(mac).0,
-        mtu: mtu(vnic),
+        mtu: vnic.mtu(),
     }
 }
 
@@ -251,11 +249,6 @@ pub fn own_mac(vnic: &Vnic) -> MacAddr {
 /// Whether a VNIC's peer may have memory in pages of 1 GiB; `is_owned`: its zone has an owner.
 pub fn gigantic_pages(settings: &MemberSettings, is_owned: bool) -> bool {
     settings.huge_1g.unwrap_or(!is_owned)
-}
-
-/// A VNIC's MTU in bytes.
-pub fn mtu(vnic: &Vnic) -> u32 {
-    vnic.settings().mtu.unwrap_or(MTU)
 }
 
 fn memif_endpoint(

@@ -319,7 +319,9 @@ impl Engine {
         } else {
             Default::default()
         };
+        let by_name = members.iter().map(|m| (&m.name, &m.counters)).collect();
         Stats {
+            vnds: self.vnd_stats(peer, &by_name),
             time_ns,
             members,
             bridges,

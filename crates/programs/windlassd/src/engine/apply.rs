@@ -70,6 +70,7 @@ impl Engine {
         }
         self.check_shares(peer, &next)?;
         self.check_owners(&next, &changes)?;
+        self.check_vnds(&next, &changes)?;
         validate(&next, &self.document)?;
         check_loops(&next, &changes)?;
         let warnings = self.check_claims(peer, &next, &changes)?;
@@ -163,7 +164,9 @@ impl Engine {
             return;
         };
         if let Object::Zone(zone) = from {
-            paths::remove_zone_dir(&Place::of(&self.runtime_dir, Some(zone)).directory);
+            let place = Place::of(&self.runtime_dir, Some(zone));
+            paths::remove_zone_dir(&place.directory);
+            paths::remove_zone_dir(&place.devices);
         }
     }
 
@@ -216,6 +219,7 @@ impl Engine {
                 self.backend.create_vnic(vnic, &place)
             }
             Object::Flow(flow) => self.backend.set_flow(None, Some(flow)),
+            Object::Vnd(vnd) => self.set_vnd(vnd, Some(vnd)),
             Object::Fdb(entry) => self.backend.fdb_add(entry),
         }
     }
@@ -242,6 +246,7 @@ impl Engine {
                 self.backend.set_vnic(old, new, &place)
             }
             (Object::Flow(old), Object::Flow(new)) => self.backend.set_flow(Some(old), Some(new)),
+            (Object::Vnd(old), Object::Vnd(new)) => self.set_vnd(old, Some(new)),
             _ => {
                 self.delete(from)?;
                 self.create(to)
@@ -323,6 +328,7 @@ impl Engine {
                 Ok(())
             }
             Object::Flow(flow) => self.backend.set_flow(Some(flow), None),
+            Object::Vnd(vnd) => self.set_vnd(vnd, None),
             Object::Fdb(entry) => self.backend.fdb_delete(entry),
         }
     }
@@ -336,7 +342,11 @@ impl Engine {
         let name = match object {
             Object::Uplink(uplink) => &uplink.name,
             Object::Vnic(vnic) => &vnic.name,
-            Object::Zone(_) | Object::Bridge(_) | Object::Flow(_) | Object::Fdb(_) => return,
+            Object::Zone(_)
+            | Object::Bridge(_)
+            | Object::Flow(_)
+            | Object::Vnd(_)
+            | Object::Fdb(_) => return,
         };
         self.failed.insert(name.clone(), error.to_string());
     }

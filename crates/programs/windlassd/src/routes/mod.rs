@@ -5,6 +5,7 @@ mod fdb;
 mod live;
 mod objects;
 pub mod openapi;
+mod vnds;
 
 use axum::Router;
 use axum::routing::{get, post};
@@ -54,6 +55,11 @@ pub fn router(app: App) -> Router {
     let router = objects::<Uplinks>(router);
     let router = objects::<Vnics>(router);
     objects::<Flows>(router)
+        .route("/v1/vnds", get(vnds::list).post(vnds::create))
+        .route(
+            "/v1/vnds/{zone}/{name}",
+            get(vnds::show).patch(vnds::patch).delete(vnds::delete),
+        )
         .route(
             "/v1/bridges/{name}/fdb",
             get(fdb::show).post(fdb::add).delete(fdb::delete),

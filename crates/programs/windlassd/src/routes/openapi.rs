@@ -10,8 +10,8 @@ use serde_json::{Map, Value, json};
 use windlass_api::{
     Applied, Bridge, BridgePatch, BridgeView, DaemonView, Document, ErrorBody, FdbAdd, FdbPage,
     FdbQuery, Flow, FlowPatch, FlowView, Flushed, MigrationCheck, MigrationChecked, MonitorEvent,
-    Moved, RecentDrops, RuleView, Stats, Uplink, UplinkPatch, UplinkView, Vnic, VnicPatch,
-    VnicView, WorkerMove, WorkerStats, Zone, ZonePatch, ZoneView,
+    Moved, RecentDrops, RuleView, Stats, Uplink, UplinkPatch, UplinkView, VndCreate, VndPatch,
+    VndView, Vnic, VnicPatch, VnicView, WorkerMove, WorkerStats, Zone, ZonePatch, ZoneView,
 };
 
 use super::document::ApplyQuery;
@@ -146,6 +146,25 @@ fn object_operations(list: &mut Vec<Operation>) {
     }
 }
 
+fn vnd_operations(list: &mut Vec<Operation>) {
+    let (all, one) = ("/v1/vnds", "/v1/vnds/{zone}/{name}");
+    let applied = of::<Applied>;
+    list.extend([
+        operation(
+            "get",
+            all,
+            "Show every vnd device that the peer may see.",
+            of::<Vec<VndView>>,
+        ),
+        operation("post", all, "Create a vnd device.", applied)
+            .body(of::<VndCreate>)
+            .created(),
+        operation("get", one, "Show a vnd device.", of::<VndView>),
+        operation("patch", one, "Change or rename a vnd device.", applied).body(of::<VndPatch>),
+        operation("delete", one, "Destroy a vnd device.", applied),
+    ]);
+}
+
 fn live_operations(list: &mut Vec<Operation>) {
     list.extend([
         operation(
@@ -215,6 +234,7 @@ fn live_operations(list: &mut Vec<Operation>) {
 fn operations() -> Vec<Operation> {
     let mut list = Vec::new();
     object_operations(&mut list);
+    vnd_operations(&mut list);
     let fdb = "/v1/bridges/{name}/fdb";
     let applied = of::<Applied>;
     list.extend([
@@ -258,10 +278,12 @@ fn operations() -> Vec<Operation> {
 
 fn parameters(operation: &Operation, generator: &mut SchemaGenerator) -> Vec<Value> {
     let mut list = Vec::new();
-    if operation.path.contains("{name}") {
-        list.push(
-            json!({"name": "name", "in": "path", "required": true, "schema": {"type": "string"}}),
-        );
+    for name in ["zone", "name"] {
+        if operation.path.contains(&format!("{{{name}}}")) {
+            list.push(
+                json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}}),
+            );
+        }
     }
     if let Some(query) = operation.query {
         // Each field of the query's type is a parameter of its own.

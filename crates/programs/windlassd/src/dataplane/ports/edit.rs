@@ -146,7 +146,7 @@ impl Ports {
     }
 
     pub fn end_edit(&mut self) {
-        let edit = std::mem::take(&mut self.edit);
+        let mut edit = std::mem::take(&mut self.edit);
         // Those of an edit that was undone after they had been changed.
         for (name, _, conf) in &edit.interfaces {
             self.configure_again(name, conf);
@@ -169,6 +169,7 @@ impl Ports {
         for (_, mut endpoint) in edit.left {
             endpoint.delete();
         }
+        edit.made.extend(self.end_vnds());
         self.tell_addresses();
         if self.held.is_some() {
             return;

@@ -52,6 +52,23 @@ impl Members {
         Some(state)
     }
 
+    /// Gives a member another endpoint, or none, and gives back the one that it had.
+    pub(super) fn set_endpoint(
+        &mut self,
+        name: &Name,
+        endpoint: Option<Watched>,
+    ) -> Option<Watched> {
+        let state = self.states.get_mut(name)?;
+        let token = endpoint.as_ref().map(Watched::token);
+        let before = std::mem::replace(&mut state.endpoint, endpoint);
+        if let Some(before) = &before {
+            self.tokens.remove(&before.token());
+        }
+        self.tokens.extend(token.map(|token| (token, name.clone())));
+        self.note(name);
+        before
+    }
+
     /// A member that may be changed.
     pub(super) fn get_mut(&mut self, name: &Name) -> Option<&mut MemberState> {
         self.note(name);

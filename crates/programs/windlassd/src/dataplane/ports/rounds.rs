@@ -281,6 +281,9 @@ impl Ports {
         if endpoint.take_changed() {
             self.sink.changed(name);
         }
+        if endpoint.is_over() {
+            self.end_device(name);
+        }
     }
 }
 
