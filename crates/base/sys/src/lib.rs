@@ -58,6 +58,7 @@ pub mod named;
 pub mod netlink;
 pub mod netns;
 pub mod packet;
+pub mod pcap;
 pub mod priority;
 pub mod process;
 pub mod sealed;

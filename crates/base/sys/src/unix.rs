@@ -463,6 +463,14 @@ pub fn send_with_fds(
     rustix::net::sendmsg(socket, parts, &mut control, SendFlags::NOSIGNAL)
 }
 
+/// Sends what the socket takes at once, whatever its flags say; how many bytes that is.
+///
+/// # Errors
+/// As `sendmsg(2)`, without a signal on `EPIPE`; `EAGAIN` if there is no room.
+pub fn send_now(socket: impl AsFd, bytes: &[u8]) -> Result<usize, Errno> {
+    rustix::net::send(socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+}
+
 /// What one receive brought.
 #[derive(Debug, Default)]
 pub struct ReceivedMessage {

@@ -69,6 +69,7 @@
 )]
 
 pub mod attach;
+pub mod capture;
 pub mod diff;
 pub mod error;
 pub mod firewall;
@@ -90,6 +91,10 @@ pub mod vnd;
 pub use attach::{
     AttachError, Attachment, BUSY_POLL_US_MAX, Memif, Packet, Role, Tap, Unattached, Xdp,
     known_keys,
+};
+pub use capture::{
+    CAPTURE_REQUEST_BYTES_MAX, CAPTURE_SUFFIX, CaptureAnswer, CaptureDirection, CaptureEnd,
+    CaptureKind, CaptureRequest, CaptureStarted, TENANT_INSTRUCTIONS_MAX,
 };
 pub use diff::{Change, Object, diff, patch};
 pub use error::{Detail, ErrorBody, ErrorCode};

@@ -484,6 +484,14 @@ pub const DAEMON_OPTIONS: &[OptionSpec] = &[
         "Readers of events that a user who is no operator may have at once.",
     ),
     row(
+        "captures-per-uid-max",
+        ValueKind::Number,
+        "captures",
+        "4",
+        (1, 32),
+        "Captures (windlass snoop) that a user who is no operator may have at once.",
+    ),
+    row(
         "answers-per-uid-max",
         ValueKind::Number,
         "answers",

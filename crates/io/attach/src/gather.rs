@@ -7,12 +7,12 @@ use libc::iovec;
 use windlass_frame::{BURST, BURST_SEGMENTS, Claim, Heads, Pick};
 use windlass_shm::Tails;
 
+use crate::soft;
+
 /// Ranges of one frame beside its segments: virtio header, addresses, tag, rest of the private bytes.
 const OWN_RANGES: usize = 4;
 /// The tag protocol identifier of 802.1Q.
 const TPID: [u8; 2] = [0x81, 0x00];
-/// Priority and drop-eligible bits of a tag.
-const PRIORITY: u16 = 0xf000;
 
 /// The ranges of up to a burst of frames. Used again for the next ones.
 pub(crate) struct Gather {
@@ -91,7 +91,7 @@ impl Gather {
         }
         match private.split_at_checked(12) {
             Some((addresses, rest)) if pick.tagged() => {
-                let [hi, lo] = (meta.tci & PRIORITY | meta.vid).to_be_bytes();
+                let [hi, lo] = soft::tci(meta).0.to_be_bytes();
                 *tag = [TPID[0], TPID[1], hi, lo];
                 self.ranges
                     .extend([range(addresses), range(tag), range(rest)]);

@@ -30,7 +30,7 @@
 
 use std::cell::Cell;
 
-use windlass_frame::{FRAME_MAX, Gso, Heads, Offload, Pick};
+use windlass_frame::{FRAME_MAX, Gso, Heads, Meta, Offload, Pick};
 use windlass_shm::{Foreign, Tails};
 use windlass_stats::Drop;
 use windlass_wire::segment::{self, Plan};
@@ -43,6 +43,12 @@ pub const SEGMENTS_MAX: u32 = 1024;
 
 /// Priority and drop-eligible bits of a tag.
 const PRIORITY: u16 = 0xf000;
+/// The control word of the tag that a frame is written with.
+#[inline(always)]
+pub fn tci(meta: &Meta) -> Tci {
+    Tci(meta.tci & PRIORITY | meta.vid)
+}
+
 /// Where untagged frames begin in the buffer: behind the room for a tag.
 const FRAME_AT: usize = ether::TAG;
 /// Bytes of the buffer: any frame with a tag pushed.
@@ -95,7 +101,7 @@ fn build(
     emit: impl FnMut(&[u8]) -> bool,
 ) -> Result<u64, Drop> {
     let meta = heads.meta.get(pick.index()).ok_or(Drop::TooBig)?;
-    let tci = pick.tagged().then_some(Tci(meta.tci & PRIORITY | meta.vid));
+    let tci = pick.tagged().then(|| tci(meta));
     let source = Source {
         private: heads.private(pick.index()),
         segment: Foreign::empty(),

@@ -26,6 +26,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{self as std_mpsc, TryRecvError};
 use std::time::Duration;
 
+mod captures;
 mod draft;
 mod drain;
 mod error;
@@ -230,6 +231,7 @@ impl DataPlane {
             attachment: 0,
             rings: 0,
             is_leaving: false,
+            watches: Vec::new(),
             counters,
             accounts: self.workers.iter().map(|_| Account::default()).collect(),
         });

@@ -27,6 +27,7 @@ use windlass_shaper::Direction;
 use windlass_shm::{Section, SegStore, Tails};
 use windlass_stats::{Drop, MemberCounters};
 
+use crate::capture::{self, Watch, Way};
 use crate::counters::WorkerCounters;
 use crate::courtesy::Courtesy;
 use crate::group::List;
@@ -123,6 +124,37 @@ impl Context<'_> {
 
     pub(crate) fn counters<'m>(&self, member: &'m Member) -> Option<&'m MemberCounters> {
         member.counters.get(self.lane.worker as usize).map(|c| &**c)
+    }
+
+    /// A burst for captures.
+    pub(crate) fn burst<'b, 'q>(
+        &'b self,
+        heads: &'b Heads,
+        tails: &'b Tails<'q>,
+    ) -> capture::Burst<'b, 'q> {
+        capture::Burst {
+            section: self.section,
+            worker: self.lane.worker,
+            now: self.now,
+            heads,
+            tails,
+        }
+    }
+
+    /// Counts frames that died on their way to a member, and has its captures know of them.
+    fn drop(
+        &self,
+        (member, counters): (&Member, &MemberCounters),
+        heads: &Heads,
+        tails: &Tails<'_>,
+        reason: Drop,
+        picks: &[Pick],
+    ) {
+        counters.drop_frames(reason, picks.len() as u64);
+        if !member.watches.is_empty() {
+            let burst = self.burst(heads, tails);
+            capture::note(&member.watches, &burst, (Way::To, Some(reason)), picks);
+        }
     }
 }
 
@@ -240,7 +272,7 @@ impl Egress {
         picks: &[Pick],
     ) {
         if member.tx.is_none() {
-            counters.drop_frames(Drop::PeerDown, picks.len() as u64);
+            cx.drop((member, counters), heads, tails, Drop::PeerDown, picks);
             return;
         }
         if self.is_queued(to) {
@@ -251,7 +283,7 @@ impl Egress {
             return;
         }
         let Some(mut queues) = self.queues.take() else {
-            counters.drop_frames(Drop::QueueFull, picks.len() as u64);
+            cx.drop((member, counters), heads, tails, Drop::QueueFull, picks);
             return;
         };
         let (mut own, store) = self.own.take().unwrap_or_else(Egress::room);
@@ -264,7 +296,8 @@ impl Egress {
         let (mut pass, mut n) = ([Pick::frame(0, false); BURST], 0);
         for (pick, fate) in entering.fates() {
             if let Fate::Drop(reason) = fate {
-                counters.drop_frames(reason, 1);
+                let frame = entering.heads();
+                cx.drop((member, counters), frame, tails, reason, &[pick]);
             } else if queues.admit(&rule, entering.heads(), tails, pick, &mut tally)
                 == Outcome::Goes
             {
@@ -321,11 +354,12 @@ impl Egress {
             return;
         }
         if !self.waiting.is_empty() && !self.catch_up(cx, to, ANY) {
-            self.spill(counters, heads, tails, to, ANY, picks);
+            self.spill_special(cx, (member, counters), heads, tails, (to, ANY), picks);
             return;
         }
-        let taken = self.send(cx, member, counters, heads, tails, to, ANY, picks);
-        counters.drop_frames(Drop::RingFull, (picks.len() - taken) as u64);
+        let taken = self.send_special(cx, member, counters, heads, tails, to, ANY, picks);
+        let rest = picks.get(taken..).unwrap_or(&[]);
+        cx.drop((member, counters), heads, tails, Drop::RingFull, rest);
     }
 
     /// Sends what waits before a member and is due, a burst at most; how many frames.
@@ -411,10 +445,10 @@ impl Egress {
         picks: &[Pick],
     ) {
         if !self.waiting.is_empty() && !self.catch_up(cx, to, ring) {
-            self.spill(counters, heads, tails, to, ring, picks);
+            self.spill_special(cx, (member, counters), heads, tails, (to, ring), picks);
             return;
         }
-        let taken = self.send(cx, member, counters, heads, tails, to, ring, picks);
+        let taken = self.send_special(cx, member, counters, heads, tails, to, ring, picks);
         let late = picks.get(taken..).unwrap_or(&[]).iter();
         self.spread
             .late
@@ -443,8 +477,9 @@ impl Egress {
             let picks = picks.get(..run.len()).unwrap_or(&picks);
             let member = cx.topo.member(to.0);
             if let Some((member, counters)) = member.and_then(|m| Some((m, cx.counters(m)?))) {
-                let taken = self.send(cx, member, counters, heads, tails, to, ring, picks);
-                counters.drop_frames(Drop::RingFull, (run.len() - taken) as u64);
+                let taken = self.send_special(cx, member, counters, heads, tails, to, ring, picks);
+                let rest = picks.get(taken..).unwrap_or(&[]);
+                cx.drop((member, counters), heads, tails, Drop::RingFull, rest);
             }
         }
         late.clear();
@@ -478,12 +513,70 @@ impl Egress {
         ring: u8,
         picks: &[Pick],
     ) -> usize {
+        self.send_told(
+            cx,
+            member,
+            counters,
+            heads,
+            tails,
+            to,
+            ring,
+            picks,
+            |_, _| {},
+        )
+    }
+
+    /// The same to a member that may be captured.
+    #[allow(clippy::too_many_arguments)]
+    fn send_special(
+        &mut self,
+        cx: &Context<'_>,
+        member: &Member,
+        counters: &MemberCounters,
+        heads: &Heads,
+        tails: &Tails<'_>,
+        to: TxId,
+        ring: u8,
+        picks: &[Pick],
+    ) -> usize {
+        if member.watches.is_empty() {
+            return self.send(cx, member, counters, heads, tails, to, ring, picks);
+        }
+        let burst = cx.burst(heads, tails);
+        let tell = |sent: &Sent, lost: Option<(Drop, usize)>| {
+            note_sent(&member.watches, &burst, picks, sent);
+            if let Some((reason, from)) = lost {
+                let lost = picks.get(from..).unwrap_or(&[]);
+                capture::note(&member.watches, &burst, (Way::To, Some(reason)), lost);
+            }
+        };
+        self.send_told(cx, member, counters, heads, tails, to, ring, picks, tell)
+    }
+
+    /// Sends to a member or one of its rings, and tells what became of the frames: what the port did, and why those from a place on were
+    /// dropped, if they were.
+    #[inline(always)]
+    #[allow(clippy::too_many_arguments)]
+    fn send_told(
+        &mut self,
+        cx: &Context<'_>,
+        member: &Member,
+        counters: &MemberCounters,
+        heads: &Heads,
+        tails: &Tails<'_>,
+        to: TxId,
+        ring: u8,
+        picks: &[Pick],
+        tell: impl FnOnce(&Sent, Option<(Drop, usize)>),
+    ) -> usize {
         let Some(tx) = member.tx.as_deref() else {
             counters.drop_frames(Drop::PeerDown, picks.len() as u64);
+            tell(&Sent::default(), Some((Drop::PeerDown, 0)));
             return picks.len();
         };
         if self.meter.is_on() && cx.rest(to).is_some() {
             counters.drop_frames(Drop::PeerSlow, picks.len() as u64);
+            tell(&Sent::default(), Some((Drop::PeerSlow, 0)));
             return picks.len();
         }
         let began = self.meter.begin_if(|| tx.is_foreign());
@@ -496,13 +589,18 @@ impl Egress {
         self.owe(to, &sent);
         let rest = picks.get(sent.taken..).unwrap_or(&[]);
         match sent.stop {
-            Stop::Done | Stop::Full => sent.taken,
+            Stop::Done | Stop::Full => {
+                tell(&sent, None);
+                sent.taken
+            }
             Stop::Busy => {
-                self.spill(counters, heads, tails, to, ring, rest);
+                let kept = self.spill(counters, heads, tails, to, ring, rest);
+                tell(&sent, Some((Drop::SpillFull, sent.taken + kept)));
                 picks.len()
             }
             Stop::Down => {
                 counters.drop_frames(Drop::PeerDown, rest.len() as u64);
+                tell(&sent, Some((Drop::PeerDown, sent.taken)));
                 picks.len()
             }
         }
@@ -519,6 +617,29 @@ impl Egress {
         }
     }
 
+    /// Spills frames for a member that may be captured.
+    #[cold]
+    fn spill_special(
+        &mut self,
+        cx: &Context<'_>,
+        (member, counters): (&Member, &MemberCounters),
+        heads: &Heads,
+        tails: &Tails<'_>,
+        (to, ring): (TxId, u8),
+        picks: &[Pick],
+    ) {
+        let kept = self.spill(counters, heads, tails, to, ring, picks);
+        let lost = picks.get(kept..).unwrap_or(&[]);
+        let burst = cx.burst(heads, tails);
+        capture::note(
+            &member.watches,
+            &burst,
+            (Way::To, Some(Drop::SpillFull)),
+            lost,
+        );
+    }
+
+    /// Keeps frames in private memory; how many. The rest is dropped.
     #[cold]
     fn spill(
         &mut self,
@@ -528,11 +649,11 @@ impl Egress {
         to: TxId,
         ring: u8,
         picks: &[Pick],
-    ) {
+    ) -> usize {
         for (done, pick) in picks.iter().enumerate() {
             let Some(held) = self.pool.hold(heads, tails, pick.index()) else {
                 counters.drop_frames(Drop::SpillFull, (picks.len() - done) as u64);
-                return;
+                return done;
             };
             counters.held.add(1);
             counters.spilled.add(1);
@@ -552,6 +673,7 @@ impl Egress {
                 }
             }
         }
+        picks.len()
     }
 
     /// Frames spilled so far: the number of the next one.
@@ -651,6 +773,19 @@ impl Egress {
                 };
                 cx.charge(&mut self.meter, began, (w.to.0, sent.bytes));
                 count(counters, &sent);
+                if let Some(member) = member.filter(|member| !member.watches.is_empty()) {
+                    let burst = cx.burst(heads, &tails);
+                    note_sent(&member.watches, &burst, picks, &sent);
+                    let rest = picks.get(sent.taken..).unwrap_or(&[]);
+                    let lost = match sent.stop {
+                        Stop::Full => Some(Drop::RingFull),
+                        Stop::Down => Some(Drop::PeerDown),
+                        Stop::Done | Stop::Busy => None,
+                    };
+                    if lost.is_some() {
+                        capture::note(&member.watches, &burst, (Way::To, lost), rest);
+                    }
+                }
                 self.owe(w.to, &sent);
                 match sent.stop {
                     Stop::Done | Stop::Busy => (sent.taken, None),
@@ -835,6 +970,13 @@ fn count(counters: &MemberCounters, sent: &Sent) {
             counters.drop_frames(reason, u64::from(n));
         }
     }
+}
+
+/// Has captures of a member know what its port did with frames.
+#[cold]
+fn note_sent(watches: &[Watch], burst: &capture::Burst<'_, '_>, picks: &[Pick], sent: &Sent) {
+    let taken = picks.get(..sent.taken).unwrap_or(picks);
+    capture::note(watches, burst, (Way::To, None), taken);
 }
 
 #[cfg(test)]

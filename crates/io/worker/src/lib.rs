@@ -16,7 +16,7 @@
 //! the ready descriptors passed in; `run` is the loop around it. A `visit` is one burst. `ring` has the
 //! modes of a ring, `group` sorts a burst by destination, `egress` sends (to members with several rings by `spread`), `ingress` takes bursts through their member's stages, `hold` keeps what has to wait, `queue` what waits for its time, `flood` makes
 //! large floods, a part in each round; `local` hands to the daemon what ends at a bridge; `timers` tells what is due, `bell` wakes a worker; [`Placement`] says which
-//! worker serves what; `courtesy` lets receivers on the same core run; `meter` charges
+//! worker serves what; `capture` writes what readers of captures see; `courtesy` lets receivers on the same core run; `meter` charges
 //! members for the time that their memory takes.
 //!
 //! # Synchronization
@@ -32,6 +32,7 @@
 #![forbid(unsafe_code)]
 
 mod bell;
+mod capture;
 mod command;
 mod counters;
 mod courtesy;
@@ -57,6 +58,7 @@ pub mod visit;
 mod wait;
 mod worker;
 
+pub use capture::{Capture, Points, WATCHES, Watch};
 pub use command::{Condemned, Relayed};
 pub use counters::WorkerTotals;
 pub use dataplane::{DataPlane, DataPlaneError, DataPlaneOptions, FirewallTuning, MemberTuning};

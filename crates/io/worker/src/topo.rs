@@ -8,6 +8,7 @@ use windlass_nic::{EgressStage, IngressStage};
 use windlass_shaper::{Priority, Shaper};
 use windlass_stats::{MemberCounters, Padded};
 
+use crate::capture::Watch;
 use crate::meter::Account;
 use crate::placement::Placement;
 use crate::ring::Spin;
@@ -23,10 +24,12 @@ pub struct Member {
     pub several: bool,
     /// How these share what it gets.
     pub weights: Weights,
-    /// It has several rings, or stages or rates on the way to it: what is sent to it takes the long way.
+    /// It has several rings, stages or rates on the way to it, or captures: what is sent to it takes the long way.
     pub is_special: bool,
-    /// It has stages or rates on the way from it.
+    /// It has stages or rates on the way from it, or captures.
     pub is_staged: bool,
+    /// Its captures.
+    pub watches: Box<[Watch]>,
     /// What its frames pass before the bridge.
     pub ingress: Box<[Arc<dyn IngressStage>]>,
     /// What frames pass on their way to it.

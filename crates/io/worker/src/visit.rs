@@ -20,11 +20,12 @@ use std::sync::Arc;
 use windlass_attach::port::{Limit, More};
 use windlass_bridge::fdb::Sightings;
 use windlass_bridge::forward::Bridge;
-use windlass_frame::{BURST, Claim, HEADROOM, Heads, Pick, RxId, SNAP, Tick, TxId};
+use windlass_frame::{BURST, Claim, HEADROOM, Heads, Pick, RxId, SNAP, Tick, TxId, Verdict};
 use windlass_shm::{Foreign, SegStore, Tails};
 use windlass_stats::{Drop, MemberCounters};
 use windlass_sync::spsc;
 
+use crate::capture::{self, Begun};
 use crate::command::Relayed;
 use crate::counters::WorkerCounters;
 use crate::egress::{Context, Egress};
@@ -33,6 +34,7 @@ use crate::group::Groups;
 use crate::ingress::Ingress;
 use crate::local::{LocalFrame, LocalSender, Notice};
 use crate::ring::RxRing;
+use crate::topo::Member;
 
 /// Every frame of a burst, in order: the picks of a burst with one destination.
 static ALL: [[Pick; BURST]; 2] = {
@@ -129,30 +131,35 @@ impl Scratch {
         if let (Some(member), Some(counters), Some((index, bridge))) = (member, counters, bridge) {
             (self.bridge, self.now) = (index, cx.now);
             windlass_nic::leave(heads, &mut tails);
-            if member.is_staged || self.ingress.has(ring.member) {
-                let (from, by) = ((member, ring.attachment), (&**counters, cx.lane.worker));
-                self.ingress.leave(from, by, heads, &mut tails);
-            }
-            let tally = bridge.forward(heads, &mut self.sightings);
-            // For the visit before: here the fence that asking takes has nothing left to wait for.
-            egress.kick(cx, worker);
-            let mut burst = Burst {
+            let way = Way {
                 cx,
-                heads,
-                tails: &tails,
                 counters,
                 bridge,
                 index,
                 attachment: ring.attachment,
+                sightings: &mut self.sightings,
                 local: &mut self.local,
                 notice: &self.notice,
+                groups: &mut self.groups,
+                egress,
+                floods,
             };
-            counters.rx_frames.add(n as u64);
-            counters.rx_bytes.add(tally.bytes);
-            if !bridge.spans().is_empty() {
-                burst.span(egress);
+            let received = |egress: &mut Egress, bytes| {
+                // For the visit before: here the fence that asking takes has nothing left to wait for.
+                egress.kick(cx, worker);
+                counters.rx_frames.add(n as u64);
+                counters.rx_bytes.add(bytes);
+            };
+            let is_staged = member.is_staged || self.ingress.has(ring.member);
+            if is_staged && !member.watches.is_empty() {
+                way.carry_watched(member, &mut self.ingress, heads, &mut tails, received);
+            } else {
+                if is_staged {
+                    let (from, by) = ((member, ring.attachment), (&**counters, cx.lane.worker));
+                    self.ingress.leave(from, by, heads, &mut tails);
+                }
+                way.carry(heads, &tails, received);
             }
-            burst.dispatch(n, tally.uniform, &mut self.groups, egress, floods);
         } else if let Some(counters) = ring.counters.get(cx.lane.worker as usize) {
             counters.rx_frames.add(n as u64);
             counters.drop_frames(Drop::NotReady, n as u64);
@@ -207,22 +214,30 @@ impl Scratch {
         let n = queues.restore(from, limit.frames, heads, &mut tails, &mut picks);
         if n > 0 {
             (self.bridge, self.now) = (index, cx.now);
-            let tally = bridge.forward(heads, &mut self.sightings);
-            let mut burst = Burst {
+            let way = Way {
                 cx,
-                heads,
-                tails: &tails,
                 counters,
                 bridge,
                 index,
                 attachment: member.attachment,
+                sightings: &mut self.sightings,
                 local: &mut self.local,
                 notice: &self.notice,
+                groups: &mut self.groups,
+                egress,
+                floods,
             };
-            if !bridge.spans().is_empty() {
-                burst.span(egress);
+            way.carry(heads, &tails, |_, _| {});
+            if !member.watches.is_empty() {
+                // When they came they had no reason yet.
+                let burst = cx.burst(heads, &tails);
+                for pick in &picks[..n] {
+                    if let Some(reason) = heads.verdict[pick.index()].as_drop() {
+                        let way = (capture::Way::From, Some(reason));
+                        capture::note(&member.watches, &burst, way, &[*pick]);
+                    }
+                }
             }
-            burst.dispatch(n, tally.uniform, &mut self.groups, egress, floods);
         }
         self.ingress.forget(&rule, n, counters);
         n
@@ -286,6 +301,65 @@ impl Scratch {
         {
             counters.floods_cut.add(1);
         }
+    }
+}
+
+/// What a burst passes behind its member's stages.
+struct Way<'a> {
+    cx: &'a Context<'a>,
+    counters: &'a MemberCounters,
+    bridge: &'a Bridge,
+    index: u16,
+    attachment: u64,
+    sightings: &'a mut Sightings,
+    local: &'a mut LocalSender,
+    notice: &'a Notice,
+    groups: &'a mut Groups,
+    egress: &'a mut Egress,
+    floods: &'a mut Floods,
+}
+
+impl Way<'_> {
+    /// The bridge decides about a burst, and it is sent. In between `decided` gets the bytes of the burst.
+    #[inline(always)]
+    fn carry(self, heads: &mut Heads, tails: &Tails<'_>, decided: impl FnOnce(&mut Egress, u64)) {
+        let n = heads.n.min(BURST);
+        let tally = self.bridge.forward(heads, self.sightings);
+        let mut burst = Burst {
+            cx: self.cx,
+            heads,
+            tails,
+            counters: self.counters,
+            bridge: self.bridge,
+            index: self.index,
+            attachment: self.attachment,
+            local: self.local,
+            notice: self.notice,
+        };
+        decided(self.egress, tally.bytes);
+        if !self.bridge.spans().is_empty() {
+            burst.span(self.egress);
+        }
+        burst.dispatch(n, tally.uniform, self.groups, self.egress, self.floods);
+    }
+
+    /// The same for a burst of a member with captures, from before its stages.
+    #[cold]
+    #[inline(never)]
+    fn carry_watched(
+        self,
+        member: &Member,
+        ingress: &mut Ingress,
+        heads: &mut Heads,
+        tails: &mut Tails<'_>,
+        decided: impl FnOnce(&mut Egress, u64),
+    ) {
+        let worker = self.cx.lane.worker;
+        let begun = Begun::new(&member.watches, &self.cx.burst(heads, tails));
+        let by = (self.counters, worker);
+        ingress.leave((member, self.attachment), by, heads, tails);
+        self.carry(heads, tails, decided);
+        begun.end(worker, heads);
     }
 }
 
@@ -361,11 +435,10 @@ impl Burst<'_, '_> {
                 let left = (&mut copies_left, &mut bytes_left);
                 match self.flood(i, groups, egress, floods, left) {
                     Ok(()) => flooded += 1,
-                    Err(reason) => self.counters.drop_frames(reason, 1),
+                    Err(reason) => self.drop(i, reason),
                 }
             } else if !verdict.is_held() {
-                let reason = verdict.as_drop().unwrap_or(Drop::NotReady);
-                self.counters.drop_frames(reason, 1);
+                self.drop(i, verdict.as_drop().unwrap_or(Drop::NotReady));
             }
         }
         self.counters.rx_unicast.add(unicast);
@@ -375,6 +448,12 @@ impl Burst<'_, '_> {
             self.notice.tell();
         }
         self.flush(groups, egress);
+    }
+
+    /// Frame `i` goes nowhere.
+    fn drop(&mut self, i: usize, reason: Drop) {
+        self.heads.verdict[i] = Verdict::drop(reason);
+        self.counters.drop_frames(reason, 1);
     }
 
     fn add(&mut self, groups: &mut Groups, egress: &mut Egress, to: TxId, pick: Pick) {

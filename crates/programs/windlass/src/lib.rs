@@ -47,6 +47,7 @@ mod program;
 mod property;
 mod run;
 mod sent;
+mod snoop;
 mod sockets;
 mod stackdump;
 mod statistics;
@@ -205,6 +206,7 @@ fn dispatch(options: Options, terminal: bool, out: &mut dyn Write) -> Result<(),
         Command::Apply(args) => document::apply(&mut session, &args),
         Command::Export => document::export(&mut session),
         Command::Monitor(args) => monitor::run(&mut session, &args),
+        Command::Snoop(args) => snoop::run(&mut session, &args),
         Command::Sockets(repeat) => sockets::show(&mut session, &repeat),
         Command::Status => status::show(&mut session),
         Command::Metrics(args) => metrics::run(&mut session, &args),

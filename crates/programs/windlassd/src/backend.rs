@@ -32,6 +32,7 @@
 //! the change may have left behind.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -39,11 +40,15 @@ use crate::paths;
 use crate::shares::{Holders, Used};
 use thiserror::Error;
 use windlass_api::{
-    Bridge, BridgePlace, Counters, ErrorBody, ErrorCode, EventKind, FdbEntry, FdbPage, FdbQuery,
-    Flow, FlowCounters, MacAddr, McastView, Name, NeighboursView, SocketPath, StaticEntry, Status,
-    TableStats, TreeView, Uplink, Vnd, VndName, Vnic, WorkerStats, Zone, ZoneRef,
+    Bridge, BridgePlace, CaptureDirection, CaptureKind, Counters, ErrorBody, ErrorCode, EventKind,
+    FdbEntry, FdbPage, FdbQuery, Flow, FlowCounters, MacAddr, McastView, Name, NeighboursView,
+    SocketPath, StaticEntry, Status, TableStats, TreeView, Uplink, Vnd, VndName, Vnic, WorkerStats,
+    Zone, ZoneRef,
 };
 use windlass_attach::endpoint::Handed;
+use windlass_capture::Program;
+use windlass_capture::ring::Shape;
+use windlass_worker::Capture;
 
 /// What the thread that drives members does itself while no frame is forwarded, so that no other one is waited for; whether it
 /// was done.
@@ -221,6 +226,42 @@ impl StateSink {
                 .unwrap_or_else(PoisonError::into_inner),
         )
     }
+}
+
+/// What is to be captured.
+#[derive(Debug)]
+pub struct CaptureWanted {
+    /// A member or a bridge.
+    pub link: Name,
+    /// Which of the two.
+    pub kind: CaptureKind,
+    /// The user whose it is; none if it is an operator's.
+    pub tenant: Option<u32>,
+    /// Which frames.
+    pub direction: CaptureDirection,
+    /// Those that died, too.
+    pub drops: bool,
+    /// Which of them; none: all.
+    pub filter: Option<Program>,
+    /// Bytes of each frame at most.
+    pub snap: u32,
+    /// Bytes of each worker's ring.
+    pub ring_bytes: u32,
+    /// A socket at whose other end its reader is.
+    pub reader: OwnedFd,
+}
+
+/// A capture that has begun.
+#[derive(Debug)]
+pub struct CaptureMade {
+    /// The capture.
+    pub capture: Arc<Capture>,
+    /// What it is of.
+    pub kind: CaptureKind,
+    /// Its memory, for the reader.
+    pub memory: OwnedFd,
+    /// How that is divided.
+    pub shape: Shape,
 }
 
 /// The data plane. The contract of all calls is in the module's theory statement.
@@ -430,6 +471,17 @@ pub trait Backend: Send {
             workers: self.workers(),
         }
     }
+
+    /// Begins a capture. It ends with [`Backend::end_capture`], or when its link goes.
+    ///
+    /// # Errors
+    /// No memory; a limit.
+    fn start_capture(&mut self, _wanted: CaptureWanted) -> Result<CaptureMade, BackendError> {
+        Err(BackendError::Unsupported("there are no workers".into()))
+    }
+
+    /// Ends a capture; nothing if it has ended.
+    fn end_capture(&mut self, _capture: &Arc<Capture>) {}
 
     /// What keeps frames from being lost between this daemon and its successor.
     fn hand_over(&mut self) -> Vec<Handed> {

@@ -30,6 +30,7 @@
 
 mod answer;
 mod apply;
+mod captures;
 mod claims;
 mod owners;
 mod recent;

@@ -17,6 +17,7 @@
 //! - [`engine`]: the one owner of the document; validate, prepare, make, commit, publish.
 //! - [`store`]: the document on disk, replaced atomically and durably.
 //! - [`backend`]: the boundary to the data plane; [`dataplane`] is the real one, [`memory`] one for tests.
+//! - [`captures`]: the socket of captures.
 //! - [`metrics`]: the counters as text for Prometheus.
 //! - [`notify`]: the service manager and signals; [`handover`]: an upgrade under traffic.
 //!
@@ -30,6 +31,7 @@
 
 pub mod authority;
 pub mod backend;
+pub mod captures;
 pub mod dataplane;
 pub mod engine;
 pub mod handover;

@@ -14,7 +14,7 @@ use windlassd::engine::{Engine, EngineHandle};
 use windlassd::handover::{self, Successor, Turn};
 use windlassd::http::{App, Server, SocketLock};
 use windlassd::options::{Args, Limits, Options};
-use windlassd::{dataplane, log, notify, paths, routes, store};
+use windlassd::{captures, dataplane, log, notify, paths, routes, store};
 
 /// Time that connections have to end when the daemon does.
 const DRAIN_TIME: Duration = Duration::from_millis(500);
@@ -133,6 +133,7 @@ async fn serve(
         engine: engine.clone(),
         limits: allowed.clone(),
     };
+    captures::start(lock.listen_captures()?, engine.clone(), allowed.clone())?;
     let router = routes::router(app);
     let mut server = Server::start(listener, router.clone(), allowed.clone());
     let status = format!("serving {}", options.socket.display());

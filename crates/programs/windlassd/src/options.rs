@@ -366,7 +366,7 @@ mod tests {
             "socket = \"/x/s\"\nstate-dir = \"/x/d\"\nruntime-dir = \"/x/r\"\n\
              workers = \"7\"\nconnections-max = 7\nconnections-per-uid-max = 7\nbody-bytes-max = 7000\n\
              read-timeout-ms = 77\nvnics-per-uid-max = 77\ndescriptors-per-uid-max = 777\nflows-per-uid-max = 7\nmappings-per-uid-max = 77\naddresses-per-uid-max = 77\n\
-             monitors-per-uid-max = 7\nanswers-per-uid-max = 7\nlog-lines-burst = 7\nlog-lines-per-s = 7\nmonitor-events-max = 77\nlog-level = \"warn\"\n\
+             monitors-per-uid-max = 7\ncaptures-per-uid-max = 7\nanswers-per-uid-max = 7\nlog-lines-burst = 7\nlog-lines-per-s = 7\nmonitor-events-max = 77\nlog-level = \"warn\"\n\
              log-format = \"json\"",
         );
         let fixed: Vec<_> = old.fixed(&new).into_iter().map(|(name, _)| name).collect();

@@ -45,19 +45,22 @@ pub enum Share {
     Addresses,
     /// Readers of events.
     Monitors,
+    /// Captures.
+    Captures,
     /// Other answers that are being made or read.
     Answers,
 }
 
 impl Share {
     /// All of them.
-    pub const ALL: [Share; 7] = [
+    pub const ALL: [Share; 8] = [
         Share::Vnics,
         Share::Descriptors,
         Share::Flows,
         Share::Mappings,
         Share::Addresses,
         Share::Monitors,
+        Share::Captures,
         Share::Answers,
     ];
 
@@ -82,6 +85,7 @@ impl Share {
             Share::Mappings => "mappings-per-uid-max",
             Share::Addresses => "addresses-per-uid-max",
             Share::Monitors => "monitors-per-uid-max",
+            Share::Captures => "captures-per-uid-max",
             Share::Answers => "answers-per-uid-max",
         }
     }
@@ -110,6 +114,7 @@ impl Share {
             | Share::Mappings
             | Share::Addresses
             | Share::Monitors
+            | Share::Captures
             | Share::Answers => 0,
         }
     }
@@ -335,7 +340,7 @@ impl Holders {
             Share::Vnics | Share::Descriptors | Share::Flows => configured(share, uid, document),
             Share::Mappings => self.with(|now| now.mappings.get(&uid).map_or(0, Pool::used)),
             Share::Addresses => self.with(|now| now.addresses.get(&uid).map_or(0, Tally::used)),
-            Share::Monitors | Share::Answers => {
+            Share::Monitors | Share::Captures | Share::Answers => {
                 self.with(|now| now.counts.get(&(uid, share)).copied().unwrap_or(0))
             }
         }

@@ -15,6 +15,7 @@ use windlass_shaper::Priority;
 use windlass_stats::{MemberCounters, Padded};
 
 use super::shaping::{FlowTuning, Shaping};
+use crate::capture::Watch;
 use crate::meter::Account;
 use crate::ring::Spin;
 use crate::spread::Weights;
@@ -73,6 +74,8 @@ pub(super) struct DraftMember {
     pub(super) rings: u16,
     /// It is being removed: no topology has it any more.
     pub(super) is_leaving: bool,
+    /// Its captures.
+    pub(super) watches: Vec<Watch>,
     pub(super) counters: Arc<[Padded<MemberCounters>]>,
     pub(super) accounts: Arc<[Account]>,
 }

@@ -3,6 +3,7 @@
 use thiserror::Error;
 
 use super::{GRACE_MAX, SENDS};
+use crate::capture::WATCHES;
 use crate::local;
 
 /// What cannot be done.
@@ -16,6 +17,9 @@ pub enum DataPlaneError {
         /// Why.
         errno: rustix::io::Errno,
     },
+    /// It is captured as often as may be.
+    #[error("it has {0} captures already", WATCHES / 2)]
+    Captures,
     /// All numbers are taken.
     #[error("no more than {0} members on this daemon")]
     TooManyMembers(usize),

@@ -82,13 +82,15 @@ impl DataPlane {
                 };
                 let (ingress, egress) = (m.ingress(&owner), m.egress(&owner));
                 let [shape_out, shape_in] = m.shaping.shapers();
+                let is_watched = !m.watches.is_empty();
                 Some(Arc::new(Member {
                     bridge: m.bridge,
                     tx: m.tx.clone(),
                     several,
                     weights: m.tuning.weights,
-                    is_special: several || !egress.is_empty() || shape_in.is_some(),
-                    is_staged: !ingress.is_empty() || shape_out.is_some(),
+                    is_special: several || !egress.is_empty() || shape_in.is_some() || is_watched,
+                    is_staged: !ingress.is_empty() || shape_out.is_some() || is_watched,
+                    watches: m.watches.as_slice().into(),
                     ingress,
                     egress,
                     shape_out,

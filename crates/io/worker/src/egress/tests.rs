@@ -96,6 +96,7 @@ fn limited(
     let limit = rate.map(|rate| Arc::new(Bucket::new(rate)));
     let shaper = Shaper::new(Direction::In, Vec::new(), limit);
     Some(Arc::new(Member {
+        watches: Box::default(),
         bridge: 0,
         tx: Some(sink.clone()),
         several: false,

@@ -40,13 +40,16 @@ use windlass_api::{
 };
 use windlass_attach::endpoint::Handed;
 use windlass_sync::tsc::Clock;
-use windlass_worker::{DataPlane, DataPlaneOptions};
+use windlass_worker::{Capture, DataPlane, DataPlaneOptions};
 
-use crate::backend::{Backend, BackendError, Moment, Place, StateSink, Step};
+use crate::backend::{
+    Backend, BackendError, CaptureMade, CaptureWanted, Moment, Place, StateSink, Step,
+};
 use crate::options::Options;
 use crate::shares::{Share, Used};
 use guest::RingProgress;
 use host::{Host, System};
+pub(crate) use ports::wall_ns;
 use ports::{Ports, Request};
 
 /// Members that one daemon can have.
@@ -421,6 +424,15 @@ impl Backend for DataPlaneBackend {
             workers: p.workers(),
         })
         .unwrap_or(unknown)
+    }
+
+    fn start_capture(&mut self, wanted: CaptureWanted) -> Result<CaptureMade, BackendError> {
+        self.change(|p| p.start_capture(wanted))
+    }
+
+    fn end_capture(&mut self, capture: &Arc<Capture>) {
+        let capture = capture.clone();
+        self.ask(move |p| p.end_capture(&capture));
     }
 
     fn hand_over(&mut self) -> Vec<Handed> {

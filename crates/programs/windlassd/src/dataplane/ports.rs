@@ -1,5 +1,6 @@
 //! The thread that owns members, endpoints and the data plane.
 
+mod captures;
 mod edit;
 mod flows;
 mod heard;
@@ -34,6 +35,8 @@ use windlass_sys::Errno;
 use windlass_sys::netns::NetnsWatch;
 use windlass_worker::{DataPlane, DataPlaneError, QsbrGrace};
 
+use captures::Captures;
+pub(crate) use captures::wall_ns;
 use edit::{Aside, Edit, End, SetBridge};
 use flows::Flows;
 use heard::Heard;
@@ -122,6 +125,7 @@ pub struct Ports {
     neighbours: BTreeMap<Name, Asked>,
     /// What VNICs have learned, for the next daemon.
     leases: Leases,
+    captures: Captures,
     edit: Edit,
     /// A daemon that waits for its turn: endpoints are made, and not polled.
     held: Option<Held>,
@@ -190,6 +194,7 @@ impl Ports {
             snoops: BTreeMap::new(),
             neighbours: BTreeMap::new(),
             leases: Leases::new(runtime_dir),
+            captures: Captures::default(),
             edit: Edit::default(),
             held: None,
             leaving: Vec::new(),
@@ -332,6 +337,7 @@ impl Ports {
         };
         self.enter_limits(id, &state.bridge, member_limits(&state))?;
         self.members.insert(uplink.name.clone(), state);
+        self.capture_new(&uplink.name);
         self.edit.made.push(uplink.name.clone());
         Ok(())
     }
@@ -396,6 +402,7 @@ impl Ports {
         };
         self.enter_limits(id, &state.bridge, member_limits(&state))?;
         self.members.insert(vnic.name.clone(), state);
+        self.capture_new(&vnic.name);
         self.edit.made.push(vnic.name.clone());
         if let Err(error) = self.enter_fixed(&vnic.name) {
             self.set_aside(&vnic.name, object, End::Drop)?;

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use tokio::net::UnixListener;
+use windlass_api::CAPTURE_SUFFIX;
 use windlass_attach::endpoint::Handed;
 use windlass_sys::unix;
 
@@ -109,6 +110,14 @@ impl SocketLock {
         Ok(UnixListener::from_std(listener)?)
     }
 
+    /// Listens on the socket of captures beside it; one that a daemon before this one has left is replaced.
+    ///
+    /// # Errors
+    /// If something that is no socket lies there, or the system refuses.
+    pub fn listen_captures(&self) -> Result<net::UnixListener> {
+        bind(&captures_path(&self.path))
+    }
+
     /// Gives the socket to a successor, with members.
     ///
     /// # Errors
@@ -122,6 +131,13 @@ impl SocketLock {
     pub fn is_another_daemons(&mut self) {
         self.is_handed_over = true;
     }
+}
+
+/// Where the socket of captures lies.
+fn captures_path(control: &Path) -> PathBuf {
+    let mut path = control.as_os_str().to_owned();
+    path.push(CAPTURE_SUFFIX);
+    path.into()
 }
 
 /// Makes a socket in the place of a dead daemon's.
@@ -185,13 +201,19 @@ impl Drop for SocketLock {
             .listener
             .as_ref()
             .is_some_and(|listener| listener.is_managed);
-        if is_managed || self.is_handed_over {
+        if self.is_handed_over {
             return;
         }
-        let is_socket =
-            fs::symlink_metadata(&self.path).is_ok_and(|meta| meta.file_type().is_socket());
-        if is_socket && let Err(error) = fs::remove_file(&self.path) {
-            tracing::warn!("{} stays: {error}", self.path.display());
+        remove(&captures_path(&self.path));
+        if !is_managed {
+            remove(&self.path);
         }
+    }
+}
+
+fn remove(path: &Path) {
+    let is_socket = fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
+    if is_socket && let Err(error) = fs::remove_file(path) {
+        tracing::warn!("{} stays: {error}", path.display());
     }
 }

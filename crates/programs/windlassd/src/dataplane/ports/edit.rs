@@ -89,6 +89,12 @@ impl Edit {
         self.set.get_mut(&bridge)?.table.as_mut()
     }
 
+    /// Whether a member that goes is one that moves to another bridge.
+    pub(super) fn moves(&self, name: &Name) -> bool {
+        let mut aside = self.members.iter();
+        aside.any(|aside| aside.name == *name && aside.end == End::Move)
+    }
+
     /// At the end of the edit, a fixed entry of this key is deleted if no member has it.
     pub(super) fn note_key(&mut self, bridge: &Name, key: Key) {
         self.keys.entry(bridge.clone()).or_default().insert(key);
@@ -160,6 +166,7 @@ impl Ports {
         self.leaving.extend(edit.members);
         self.leaving_bridges
             .extend(edit.bridges.iter().map(|(_, state)| state.id));
+        self.end_captures();
         self.remove_leaving();
         self.plane.end_batch();
         self.end_changes(edit.changed);

@@ -58,6 +58,7 @@ impl Ports {
         from: (u32, u32),
         to: (u32, u32),
     ) -> Result<(), BackendError> {
+        self.end_captures_of(vnics, to.0);
         self.give_to(vnics, to).inspect_err(|_| {
             if let Err(error) = self.give_to(vnics, from) {
                 tracing::error!("VNICs of user {} are not as they were: {error}", from.0);

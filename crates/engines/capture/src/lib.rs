@@ -1,0 +1,23 @@
+//! What a capture is made of, apart from where frames come from and where records go.
+//!
+//! # Purpose
+//! A worker that carries frames of a captured link runs the reader's filter on them and copies the start of those that match into
+//! memory that the reader shares. The reader writes them to a file, or as text.
+//!
+//! # Where it sits
+//! ```text
+//! windlass snoop --filter text--> libpcap --> Program --daemon checks it--> worker: Program::run
+//!                                                                             |
+//!       pcapng, text <-- ring::Reader <====== shared memory ====== ring::Writer <--'
+//! ```
+//!
+//! # Model
+//! [`Program`] is classic BPF: instructions that were checked, and their interpreter. [`ring`] is the memory between one capture's
+//! workers and its reader. [`pcapng`] writes the file format.
+#![forbid(unsafe_code)]
+
+pub mod pcapng;
+mod program;
+pub mod ring;
+
+pub use program::{Frame, INSTRUCTIONS_MAX, Instruction, Invalid, Program};

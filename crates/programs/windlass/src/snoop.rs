@@ -1,0 +1,176 @@
+//! `snoop`: frames of a link, as text or in a file that tcpdump and Wireshark read.
+//!
+//! # Model
+//! ```text
+//! daemon's workers ==shared memory==> source --record--> file (pcapng, rotated)
+//!                                                    \-> text (a line each)
+//! ```
+//! The command compiles the filter, connects, and gives the daemon the program: frames that do not match are not copied.
+//! It ends with a signal, after `-c` frames, when the link goes, or when nobody reads its output.
+//!
+//! # What can be lost
+//! Records while this process is slower than the link. They are counted, and told at the end.
+
+mod file;
+mod source;
+
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+
+use windlass_api::{CaptureKind, CaptureRequest, ErrorCode};
+use windlass_capture::pcapng::Direction;
+use windlass_capture::ring::{Counted, Head, Kind, Way};
+use windlass_client::socket;
+use windlass_sys::pcap::{FilterError, Pcap};
+use windlass_sys::signals::Signals;
+
+use crate::Session;
+use crate::failure::Failure;
+use crate::options::SnoopArgs;
+use file::Files;
+use source::Source;
+
+/// Bytes of a frame that are captured if nothing else is said: all of any.
+const SNAP: u32 = 262_144;
+
+/// A frame on its way out.
+#[derive(Debug, Clone, Copy)]
+struct Shown<'a> {
+    head: Head,
+    bytes: &'a [u8],
+    direction: Direction,
+    /// Where it was captured.
+    port: &'a str,
+    /// Why it died.
+    reason: Option<&'a str>,
+}
+
+/// Where frames go.
+trait Sink {
+    /// Takes a frame.
+    fn frame(&mut self, shown: &Shown<'_>) -> Result<(), Failure>;
+
+    /// Gives what it has kept back.
+    fn flush(&mut self) -> Result<(), Failure>;
+
+    /// No frame follows.
+    fn end(&mut self, counted: Counted) -> Result<(), Failure>;
+}
+
+/// Captures until a signal, the number of frames or the end of the link.
+pub(crate) fn run(session: &mut Session<'_>, args: &SnoopArgs) -> Result<(), Failure> {
+    let what = format!("capture {}", args.link);
+    let snap = match args.length {
+        None | Some(0) => SNAP,
+        Some(bytes) => bytes,
+    };
+    let request = CaptureRequest {
+        link: args.link.clone(),
+        zone: args.zone.clone(),
+        direction: args.direction.into(),
+        drops: args.drops,
+        snap,
+        ring_bytes: (args.buffer << 10).next_power_of_two(),
+        filter: compile(&args.filter, snap)?,
+    };
+    // Before anything is captured: a signal ends the capture, and not the process.
+    let signals = Signals::take_over(&[SIGINT, SIGTERM, SIGHUP]);
+    let signals = signals.map_err(|errno| Failure::from(io::Error::from(errno)))?;
+    let path = socket::find(session.options.socket.clone());
+    let path = path.map_err(|error| Failure::of(&what, error))?;
+    let mut source = Source::open(&path, &request, &what)?;
+    let mut sink: Box<dyn Sink + '_> = match &args.write {
+        Some(path) => Box::new(Files::create(args, snap, source.kind(), path, session.out)?),
+        None => return Err(Failure::usage("no file is named", "as in: -w FILE")),
+    };
+    let captured = capture(&mut source, &mut *sink, &signals, args.count);
+    let counted = source.counted();
+    let ended = captured.and_then(|captured| {
+        sink.end(counted)?;
+        Ok(captured)
+    });
+    drop(sink);
+    let captured = ended?;
+    let told = tell(captured, counted, source.reason());
+    io::stderr().write_all(told.as_bytes())?;
+    Ok(())
+}
+
+// Numbers of signals (signal(7)).
+const SIGHUP: i32 = 1;
+const SIGINT: i32 = 2;
+const SIGTERM: i32 = 15;
+
+fn capture(
+    source: &mut Source,
+    sink: &mut dyn Sink,
+    signals: &Signals,
+    count: Option<u64>,
+) -> Result<u64, Failure> {
+    let count = count.unwrap_or(u64::MAX);
+    let mut captured = 0;
+    let mut is_over = false;
+    while captured < count {
+        if let Some(shown) = source.next() {
+            sink.frame(&shown)?;
+            captured += 1;
+            continue;
+        }
+        if is_over {
+            break;
+        }
+        sink.flush()?;
+        is_over = source.wait(signals.as_fd())?;
+    }
+    Ok(captured)
+}
+
+fn tell(captured: u64, counted: Counted, reason: Option<&str>) -> String {
+    let packets = |n: u64| if n == 1 { "packet" } else { "packets" };
+    let Counted { matched, lost } = counted;
+    let end = reason.map(|reason| format!("windlass: the capture has ended: {reason}\n"));
+    format!(
+        "{}{captured} {} captured\n{matched} {} received by filter\n{lost} {} dropped\n",
+        end.unwrap_or_default(),
+        packets(captured),
+        packets(matched),
+        packets(lost),
+    )
+}
+
+/// The program of a filter's words; none for none.
+fn compile(words: &[String], snap: u32) -> Result<Vec<(u16, u8, u8, u32)>, Failure> {
+    let text = words.join(" ");
+    if text.trim().is_empty() {
+        return Ok(Vec::new());
+    }
+    let pcap = Pcap::load().map_err(|error| {
+        let todo = "install libpcap (Debian: libpcap0.8), or capture without a filter";
+        Failure::new(
+            ErrorCode::Unsupported,
+            "compile the filter",
+            error.to_string(),
+            todo,
+        )
+    })?;
+    pcap.compile(&text, snap)
+        .map_err(|error| refused(&pcap, &text, &error))
+}
+
+fn refused(_pcap: &Pcap, _text: &str, error: &FilterError) -> Failure {
+    Failure::new(
+        ErrorCode::Usage,
+        "compile the filter",
+        error.to_string(),
+        "see pcap-filter(7)",
+    )
+}
+
+/// Which way a frame went for the link's user; into or out of the bridge, if that is captured.
+fn direction(kind: CaptureKind, port: Option<Kind>, way: Way) -> Direction {
+    let is_from_vnic = port != Some(Kind::Uplink) && kind == CaptureKind::Member;
+    match (is_from_vnic, way) {
+        (true, Way::From) | (false, Way::To) => Direction::Outbound,
+        (true, Way::To) | (false, Way::From) => Direction::Inbound,
+    }
+}

@@ -1,0 +1,202 @@
+//! Where frames come from: the connection of a capture, and its memory.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use windlass_api::{
+    CAPTURE_SUFFIX, CaptureAnswer, CaptureEnd, CaptureKind, CaptureRequest, CaptureStarted,
+    ErrorBody, ErrorCode,
+};
+use windlass_capture::ring::{Counted, Kind, MapError, Reader, Shape};
+use windlass_client::Error;
+use windlass_sys::unix::{self, SocketKind};
+
+use super::{Shown, direction};
+use crate::failure::Failure;
+
+/// Bytes of the daemon's answer at most.
+const ANSWER_BYTES_MAX: usize = 64 << 10;
+
+/// What is known of a port.
+#[derive(Debug)]
+struct Port {
+    kind: Option<Kind>,
+    name: String,
+}
+
+/// A capture that has begun.
+#[derive(Debug)]
+pub(super) struct Source {
+    socket: OwnedFd,
+    ring: Reader,
+    kind: CaptureKind,
+    reasons: Vec<String>,
+    ports: Vec<Option<Port>>,
+    /// The frame at hand.
+    bytes: Vec<u8>,
+    /// What the daemon has said and was not read as a line yet.
+    said: Vec<u8>,
+    /// Why the daemon has ended it.
+    reason: Option<String>,
+}
+
+impl Source {
+    /// Asks the daemon for a capture.
+    pub(super) fn open(
+        control: &Path,
+        request: &CaptureRequest,
+        what: &str,
+    ) -> Result<Source, Failure> {
+        let mut path = control.as_os_str().to_owned();
+        path.push(CAPTURE_SUFFIX);
+        let unreachable = |errno: Errno| {
+            let error = Error::Unreachable {
+                path: path.clone().into(),
+                source: errno.into(),
+            };
+            Failure::of(what, error)
+        };
+        let socket = unix::connect(Path::new(&path), SocketKind::Stream).map_err(unreachable)?;
+        rustix::io::ioctl_fionbio(&socket, false).map_err(unreachable)?;
+        let mut line = serde_json::to_vec(request).map_err(io::Error::from)?;
+        line.push(b'\n');
+        let mut rest = line.as_slice();
+        while !rest.is_empty() {
+            let flags = rustix::net::SendFlags::NOSIGNAL;
+            let sent = rustix::io::retry_on_intr(|| rustix::net::send(&socket, rest, flags));
+            match sent {
+                Ok(n) => rest = rest.get(n..).unwrap_or_default(),
+                // It has refused already.
+                Err(Errno::PIPE) => break,
+                Err(errno) => return Err(unreachable(errno)),
+            }
+        }
+        let (answer, said, memory) = answer(&socket).map_err(unreachable)?;
+        let broken = |why: String| Failure::of(what, Error::Broken(why));
+        let answer = serde_json::from_slice(&answer).map_err(|error| broken(error.to_string()))?;
+        let started: CaptureStarted = match answer {
+            CaptureAnswer::Started(started) => started,
+            CaptureAnswer::Refused(body) => return Err(Failure::of(what, Error::Refused(body))),
+        };
+        let shape = Shape {
+            workers: started.workers,
+            ring_bytes: started.ring_bytes,
+        };
+        let shape = shape.check().map_err(|error| broken(error.to_string()))?;
+        let memory = memory.ok_or_else(|| broken("it has sent no memory".into()))?;
+        let host = |error: MapError| {
+            let body = ErrorBody::plain(ErrorCode::Host, format!("the memory: {error}"));
+            Failure::of(what, Error::Refused(body))
+        };
+        Ok(Source {
+            socket,
+            ring: Reader::new(memory.as_fd(), shape).map_err(host)?,
+            kind: started.kind,
+            reasons: started.reasons,
+            ports: Vec::new(),
+            bytes: Vec::new(),
+            said,
+            reason: None,
+        })
+    }
+
+    /// The next frame; none if there is none now.
+    pub(super) fn next(&mut self) -> Option<Shown<'_>> {
+        let head = self.ring.next(&mut self.bytes)?;
+        let at = usize::from(head.port);
+        if self.ports.len() <= at {
+            self.ports.resize_with(at + 1, || None);
+        }
+        let place = self.ports.get_mut(at)?;
+        let port = place.get_or_insert_with(|| {
+            let (kind, name) = self.ring.port(head.port);
+            Port { kind, name }
+        });
+        let reason = usize::from(head.reason).checked_sub(1);
+        Some(Shown {
+            head,
+            bytes: &self.bytes,
+            direction: direction(self.kind, port.kind, head.way),
+            port: &port.name,
+            reason: reason.map(|at| self.reasons.get(at).map_or("unknown", String::as_str)),
+        })
+    }
+
+    /// Waits until there are frames, or a signal; whether no more frames come.
+    pub(super) fn wait(&mut self, signals: BorrowedFd<'_>) -> Result<bool, Failure> {
+        if !self.ring.sleeps() {
+            return Ok(false);
+        }
+        let mut fds = [
+            PollFd::new(&self.socket, PollFlags::IN),
+            PollFd::from_borrowed_fd(signals, PollFlags::IN),
+        ];
+        match poll(&mut fds, None) {
+            Ok(_) => {}
+            Err(Errno::INTR) => return Ok(false),
+            Err(errno) => return Err(io::Error::from(errno).into()),
+        }
+        let [socket, signals] = fds.map(|fd| !fd.revents().is_empty());
+        Ok(signals || socket && self.hear())
+    }
+
+    /// Reads what the daemon says; whether that was its last word.
+    fn hear(&mut self) -> bool {
+        let mut room = [0; 4096];
+        let flags = rustix::net::RecvFlags::DONTWAIT;
+        let heard = rustix::net::recv(&self.socket, &mut room, flags);
+        let n = match heard {
+            Ok((n, _)) => n,
+            Err(Errno::INTR | Errno::AGAIN) => return false,
+            Err(_) => 0,
+        };
+        self.said.extend(room.get(..n).unwrap_or_default());
+        while let Some(at) = self.said.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = self.said.drain(..=at).collect();
+            if let Ok(CaptureEnd { ended }) = serde_json::from_slice(&line) {
+                self.reason = Some(ended);
+            }
+        }
+        if n == 0 && self.reason.is_none() {
+            self.reason = Some("the daemon has closed the connection".into());
+        }
+        n == 0
+    }
+
+    /// What the workers have counted.
+    pub(super) fn counted(&self) -> Counted {
+        self.ring.counted()
+    }
+
+    /// What it is of.
+    pub(super) fn kind(&self) -> CaptureKind {
+        self.kind
+    }
+
+    /// Why the daemon has ended it, if it has.
+    pub(super) fn reason(&self) -> Option<&str> {
+        self.reason.as_deref()
+    }
+}
+
+/// The daemon's answer, what it has said behind it, and the memory.
+fn answer(socket: &OwnedFd) -> Result<(Vec<u8>, Vec<u8>, Option<OwnedFd>), Errno> {
+    let (mut line, mut memory) = (Vec::new(), None);
+    let mut room = vec![0; ANSWER_BYTES_MAX];
+    loop {
+        let receive = || unix::receive_with_fds(socket, &mut room, 1);
+        let mut received = rustix::io::retry_on_intr(receive)?;
+        memory = memory.or_else(|| received.fds.pop());
+        line.extend(room.get(..received.bytes).unwrap_or_default());
+        if let Some(at) = line.iter().position(|byte| *byte == b'\n') {
+            let behind = line.split_off(at + 1);
+            return Ok((line, behind, memory));
+        }
+        if received.bytes == 0 || line.len() > ANSWER_BYTES_MAX {
+            return Ok((line, Vec::new(), memory));
+        }
+    }
+}
