@@ -118,6 +118,17 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// What DISCONNECT carries for programs: an errno, or 0.
+    fn code(&self) -> u32 {
+        let errno = match self {
+            Refusal::Busy(_) => Errno::BUSY,
+            Refusal::UnknownId(_) => Errno::NXIO,
+            Refusal::Secret => Errno::ACCESS,
+            _ => return 0,
+        };
+        errno.raw_os_error().unsigned_abs()
+    }
+
     /// Whether the peer is still there to be told.
     fn is_mutual(&self) -> bool {
         matches!(
@@ -188,7 +199,8 @@ impl Channel {
     pub(super) fn say_goodbye(&self, why: &Refusal) {
         if !why.is_mutual() {
             let reason = Text::cut(why.to_string().as_bytes());
-            let _ = self.send(&Message::Disconnect(Disconnect { code: 0, reason }), None);
+            let code = why.code();
+            let _ = self.send(&Message::Disconnect(Disconnect { code, reason }), None);
         }
     }
 }

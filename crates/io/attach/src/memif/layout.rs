@@ -11,6 +11,7 @@
 //!   0  cookie  u32                               0  flags    u16   bit 0: NEXT, the frame goes on
 //!   4  flags   u16   bit 0: MASK_INT             2  region   u16
 //!   6  head    u16   written by the client       4  length   u32
+//!   8  wish    u16   written by the client
 //!  64  tail    u16   written by the server       8  offset   u32   in that region
 //! 128  descriptor[1 << log2_size]               12  metadata u32   0 without an agreed use
 //! ```
@@ -18,6 +19,11 @@
 //! the client fills `[tail, head)` with frames and the server gives them back by moving `tail`. In a ring from the
 //! server to the client the client offers `[tail, head)` as empty buffers, each `length` its room, and the server
 //! fills them from `tail` on, writes the length it used, and moves `tail`.
+//!
+//! The protocol has no notification for room in a ring. windlass adds one, in bits and bytes that no other implementation reads or
+//! writes. In a ring from the client, a server sets [`RING_FLAG_ROOM`]; the client may then put a number other than 0 at
+//! [`WISH_AT`], and each new number gets it one signal on the eventfd of the ring back, when the server has moved `tail` or
+//! finds the ring empty.
 //!
 //! # Failure modes
 //! Everything read from a ring was written by the peer. [`Desc`] is a copied value; its fields are to be validated by
@@ -54,6 +60,12 @@ pub const TAIL_AT: u32 = 64;
 
 /// Ring flag: the consumer polls and wants no interrupt (`MEMIF_RING_FLAG_MASK_INT`).
 pub const RING_FLAG_MASK_INT: u16 = 1;
+
+/// Ring flag, in a ring from the client: the server answers wishes for room. windlass's own.
+pub const RING_FLAG_ROOM: u16 = 2;
+
+/// Offset of the client's wish for room from the start of a ring (`u16`, written by the client). windlass's own.
+pub const WISH_AT: u32 = 8;
 
 /// Descriptor flag: the frame goes on in the next descriptor (`MEMIF_DESC_FLAG_NEXT`).
 pub const DESC_FLAG_NEXT: u16 = 1;
@@ -177,6 +189,13 @@ impl RingPlace {
     #[inline]
     pub fn head_at(self) -> u32 {
         self.start.wrapping_add(HEAD_AT)
+    }
+
+    /// Offset in the region of the client's wish for room.
+    #[must_use]
+    #[inline]
+    pub fn wish_at(self) -> u32 {
+        self.start.wrapping_add(WISH_AT)
     }
 
     /// Offset in the region of the tail index.

@@ -7,6 +7,8 @@
 //!      |
 //!  channel, hub         one control socket; the listening socket that several interfaces share
 //!      |
+//!  offer                what a client says, and the memory that it brings
+//!      |
 //!  server, client       the two control endpoints; they end in a view and a set of rings
 //!      |
 //!  view, rings          the regions of one connection, and addresses checked to lie inside
@@ -29,6 +31,7 @@ pub mod client;
 mod hub;
 pub mod layout;
 pub mod msg;
+pub mod offer;
 pub mod rings;
 pub mod rx;
 pub mod server;
@@ -36,5 +39,6 @@ pub mod tx;
 pub mod view;
 
 pub use channel::{HANDSHAKE_TIMEOUT, Refusal};
-pub use client::{ClientConfig, MemifClient};
+pub use client::MemifClient;
+pub use offer::ClientConfig;
 pub use server::{MemifServer, ServerConfig};

@@ -264,7 +264,8 @@ pub struct AddRing {
 /// DISCONNECT: the reason why the sender goes away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Disconnect {
-    /// A number without agreed meaning; the reference implementations send 0.
+    /// A number without agreed meaning; the reference implementations send 0. windlass sends `EBUSY` where the interface has a
+    /// client, `ENXIO` where there is no such interface, `EACCES` for a wrong secret.
     pub code: u32,
     /// For people.
     pub reason: Text<96>,

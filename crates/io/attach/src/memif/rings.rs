@@ -43,17 +43,22 @@ pub fn assemble(
         rings.push(TxRing {
             ring,
             buffers: spec.buffers,
-            kick: spec.event,
+            kick: spec.event.map(Arc::new),
         });
     }
+    let answers: Vec<_> = rings.iter().map(|ring| ring.kick.clone()).collect();
     let mut rx: Vec<Box<dyn crate::port::RxPort>> = Vec::with_capacity(towards_us.len());
-    for spec in towards_us {
+    for (i, spec) in towards_us.into_iter().enumerate() {
         let ring = Ring::new(view, role, spec.region, spec.place)?;
         rx.push(Box::new(MemifRx::new(
             view.clone(),
             ring,
             spec.buffers,
             spec.event,
+            match role {
+                Role::Server => answers.get(i).or(answers.first()).cloned().flatten(),
+                Role::Client => None,
+            },
         )));
     }
     Some(Rings {

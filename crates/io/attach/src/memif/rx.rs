@@ -16,6 +16,10 @@
 //! As a server we give descriptors back by moving the tail. As a client the memory is ours: we offer each buffer anew
 //! from what we know of it ([`Buffers`]), whatever the peer made of the descriptor, and move the head.
 //!
+//! A client that finds the ring towards us full wishes for room ([`super::layout::WISH_AT`]). The wish is read with the index, and
+//! answered behind the next release, behind a burst that found nothing, or when we fall asleep: behind the fence there, so that
+//! either we see the wish or the client sees the index that we moved before.
+//!
 //! # Failure modes
 //! A bad descriptor is consumed and becomes a frame of length 0 with its reason. An index that jumps by more than the ring, or
 //! memory that was taken away, ends the connection ([`View::fail`], [`More::Dead`]).
@@ -38,6 +42,7 @@ use windlass_sync::prefetch;
 
 use super::layout::DESC_FLAG_NEXT;
 use super::view::{Buffers, Ring, View};
+use crate::kick;
 use crate::port::{Armed, Limit, Loan, More, RxPort};
 
 /// Descriptors that one frame may have.
@@ -77,6 +82,11 @@ pub struct MemifRx {
     /// The peer had no free slot when its index was looked at last.
     was_full: bool,
     wake: Option<OwnedFd>,
+    /// The client's last wish for room that we saw, and the last that we answered.
+    wish: u16,
+    answered: u16,
+    /// Where wishes are answered: the eventfd of a ring back, if we are the server.
+    answer: Option<Arc<OwnedFd>>,
 }
 
 // SAFETY: what is not `Send` by itself are addresses inside the view's mappings, which the half keeps alive.
@@ -84,12 +94,13 @@ unsafe impl Send for MemifRx {}
 
 impl MemifRx {
     /// The half of a new connection, all indexes 0. With `buffers` we are the client, and the first of them are offered
-    /// at once.
+    /// at once. Otherwise the client's wishes for room are answered at `answer`.
     pub(super) fn new(
         view: Arc<View>,
         ring: Ring,
         buffers: Option<Buffers>,
         wake: Option<OwnedFd>,
+        answer: Option<Arc<OwnedFd>>,
     ) -> MemifRx {
         let half = MemifRx {
             ring,
@@ -109,14 +120,45 @@ impl MemifRx {
             odd: None,
             was_full: false,
             wake,
+            wish: 0,
+            answered: 0,
+            answer,
         };
-        if let Some(buffers) = half.buffers {
-            for slot in 0..ring.size() {
-                half.offer(&buffers, slot);
+        match half.buffers {
+            Some(buffers) => {
+                for slot in 0..ring.size() {
+                    half.offer(&buffers, slot);
+                }
+                ring.publish(ring.size());
             }
-            ring.publish(ring.size());
+            None => half.mask(false),
         }
         half
+    }
+
+    /// Says whether notifications are unwanted.
+    #[inline(always)]
+    fn mask(&self, masked: bool) {
+        self.ring.mask(masked, self.answer.is_some());
+    }
+
+    /// Answers the wish for room that was seen last, if it was not answered yet.
+    #[inline(always)]
+    fn answer_wish(&mut self) {
+        if self.wish != self.answered {
+            self.signal_room();
+        }
+    }
+
+    #[cold]
+    fn signal_room(&mut self) {
+        self.answered = self.wish;
+        if let Some(fd) = &self.answer
+            && self.wish != 0
+            && kick::kick(fd.as_fd()).is_err()
+        {
+            self.view.fail();
+        }
     }
 
     /// Offers the buffer of `slot` to the server.
@@ -157,6 +199,8 @@ impl MemifRx {
             return Some(known);
         }
         self.seen = self.ring.theirs();
+        // On the same line.
+        self.wish = self.ring.wish();
         let known = self.seen.wrapping_sub(self.next);
         self.was_full = self.seen.wrapping_sub(self.released) == self.ring.size();
         if known > self.ring.size() {
@@ -249,6 +293,9 @@ impl MemifRx {
             return self.dead(heads);
         }
         heads.n = taken;
+        if taken == 0 {
+            self.answer_wish();
+        }
         // What the next burst will need is fetched while the rest of this visit works.
         let known = self.seen.wrapping_sub(self.next);
         self.stage::<CLIENT>(BURST, known);
@@ -489,7 +536,10 @@ impl RxPort for MemifRx {
             return;
         }
         match self.buffers {
-            None => self.ring.publish(upto),
+            None => {
+                self.ring.publish(upto);
+                self.answer_wish();
+            }
             Some(buffers) => {
                 let mut slot = self.released;
                 while slot != upto {
@@ -507,17 +557,19 @@ impl RxPort for MemifRx {
     }
 
     fn arm(&mut self, _section: &Section<'_>) -> Armed {
-        self.ring.mask(false);
+        self.mask(false);
         fence(Ordering::SeqCst);
         if self.ring.theirs() != self.next {
-            self.ring.mask(true);
+            self.mask(true);
             return Armed::Work;
         }
+        self.wish = self.ring.wish();
+        self.answer_wish();
         Armed::Unsure(RECHECK_US)
     }
 
     fn disarm(&mut self, _section: &Section<'_>) {
-        self.ring.mask(true);
+        self.mask(true);
     }
 
     fn wake(&self) -> Option<BorrowedFd<'_>> {

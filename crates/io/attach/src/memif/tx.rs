@@ -69,7 +69,7 @@ pub(super) struct TxRing {
     pub(super) ring: Ring,
     pub(super) buffers: Option<Buffers>,
     /// Notifies the peer; none where the peer gave none.
-    pub(super) kick: Option<OwnedFd>,
+    pub(super) kick: Option<Arc<OwnedFd>>,
 }
 
 /// Where a ring stands. Written by the one worker of the ring, or under the lock of `leases`.

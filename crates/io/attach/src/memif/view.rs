@@ -13,6 +13,7 @@
 //! | --- | --- | --- |
 //! | the peer's index | peer, release | our acquire load: what lies behind it is complete |
 //! | our index | us, release | the peer's acquire load |
+//! | wish | the client | our store, SeqCst fence, our load of the server's index; the server's index store, SeqCst fence (`arm`) or a later visit, its load of the wish |
 //! | flags | the consumer of the ring | our store, SeqCst fence, our load of the peer's index (`arm`); our index store, SeqCst fence, our load of the flags (`tx`) |
 //!
 //! # Failure modes
@@ -25,7 +26,7 @@ use std::os::fd::OwnedFd;
 use windlass_shm::{Mapping, word};
 use windlass_sys::eventfd;
 
-use super::layout::{DESC_BYTES, RING_FLAG_MASK_INT, RingPlace};
+use super::layout::{DESC_BYTES, RING_FLAG_MASK_INT, RING_FLAG_ROOM, RingPlace};
 
 /// Regions that one connection may have.
 pub const REGIONS: usize = 16;
@@ -132,7 +133,7 @@ impl View {
     /// The address of `len` bytes at `offset` of `region`, if they lie inside. One compare of each kind, no overflow:
     /// offsets and lengths have 32 bits, extents 64.
     #[inline(always)]
-    pub(super) fn find(&self, region: u16, offset: u32, len: u32) -> Option<*mut u8> {
+    pub fn find(&self, region: u16, offset: u32, len: u32) -> Option<*mut u8> {
         let extent = self.extents.get(usize::from(region))?;
         let end = u64::from(offset).wrapping_add(u64::from(len));
         if end > extent.len {
@@ -144,9 +145,10 @@ impl View {
 
 /// The words of one ring, by address.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ring {
+pub struct Ring {
     descriptors: *mut u64,
     flags: *mut u16,
+    wish: *mut u16,
     theirs: *const u16,
     ours: *mut u16,
     mask: u16,
@@ -160,10 +162,11 @@ unsafe impl Sync for Ring {}
 impl Ring {
     /// The ring at `place` of `region`, as `role` uses it. `None` if the view has no such region or `place` was
     /// checked against another size.
-    pub(super) fn new(view: &View, role: Role, region: u16, place: RingPlace) -> Option<Ring> {
+    pub fn new(view: &View, role: Role, region: u16, place: RingPlace) -> Option<Ring> {
         let bytes = u32::from(place.size()).checked_mul(DESC_BYTES)?;
         let descriptors = view.find(region, place.desc_at(0), bytes)?;
         let flags = view.find(region, place.flags_at(), 2)?;
+        let wish = view.find(region, place.wish_at(), 2)?;
         let head = view.find(region, place.head_at(), 2)?;
         let tail = view.find(region, place.tail_at(), 2)?;
         let (theirs, ours) = match role {
@@ -173,6 +176,7 @@ impl Ring {
         Some(Ring {
             descriptors: descriptors.cast(),
             flags: flags.cast(),
+            wish: wish.cast(),
             theirs: theirs.cast(),
             ours: ours.cast(),
             mask: place.size().wrapping_sub(1),
@@ -181,48 +185,72 @@ impl Ring {
 
     /// Number of descriptors.
     #[inline(always)]
-    pub(super) fn size(&self) -> u16 {
+    pub fn size(&self) -> u16 {
         self.mask.wrapping_add(1)
     }
 
     /// The index that the peer writes.
     #[inline(always)]
-    pub(super) fn theirs(&self) -> u16 {
+    pub fn theirs(&self) -> u16 {
         // SAFETY: aligned and inside the mapping (`Ring::new`), which outlives the ring (its holder keeps the view).
         unsafe { word::load_u16(self.theirs, Ordering::Acquire) }
     }
 
     /// Publishes our index.
     #[inline(always)]
-    pub(super) fn publish(&self, index: u16) {
+    pub fn publish(&self, index: u16) {
         // SAFETY: as in `theirs`.
         unsafe { word::store_u16(self.ours, index, Ordering::Release) }
     }
 
     /// Whether the consumer wants a notification: to be asked after a SeqCst fence behind the publication.
     #[inline(always)]
-    pub(super) fn wants_kick(&self) -> bool {
+    pub fn wants_kick(&self) -> bool {
         // SAFETY: as in `theirs`.
         let flags = unsafe { word::load_u16(self.flags, Ordering::Relaxed) };
         flags & RING_FLAG_MASK_INT == 0
     }
 
-    /// Says as the consumer whether notifications are unwanted.
+    /// Says as the consumer whether notifications are unwanted. A server also says that it answers wishes.
     #[inline(always)]
-    pub(super) fn mask(&self, masked: bool) {
+    pub fn mask(&self, masked: bool, answers: bool) {
+        let masked = u16::from(masked) * RING_FLAG_MASK_INT;
+        let flags = masked | (u16::from(answers) * RING_FLAG_ROOM);
         // SAFETY: as in `theirs`.
-        unsafe { word::store_u16(self.flags, u16::from(masked), Ordering::Relaxed) }
+        unsafe { word::store_u16(self.flags, flags, Ordering::Relaxed) }
+    }
+
+    /// Whether the server answers wishes for room.
+    #[inline]
+    pub fn answers_wishes(&self) -> bool {
+        // SAFETY: as in `theirs`.
+        let flags = unsafe { word::load_u16(self.flags, Ordering::Relaxed) };
+        flags & RING_FLAG_ROOM != 0
+    }
+
+    /// The client's wish for room; 0 for none.
+    #[inline(always)]
+    pub fn wish(&self) -> u16 {
+        // SAFETY: as in `theirs`.
+        unsafe { word::load_u16(self.wish, Ordering::Relaxed) }
+    }
+
+    /// Wishes for room as the client. A SeqCst fence and a look at the server's index follow.
+    #[inline]
+    pub fn set_wish(&self, wish: u16) {
+        // SAFETY: as in `theirs`.
+        unsafe { word::store_u16(self.wish, wish, Ordering::Relaxed) }
     }
 
     /// The address of the line that the peer's index and the flags lie on, for a prefetch.
     #[inline(always)]
-    pub(super) fn flags_line(&self) -> *const u8 {
+    pub fn flags_line(&self) -> *const u8 {
         self.flags.cast()
     }
 
     /// The address of a descriptor, for a prefetch.
     #[inline(always)]
-    pub(super) fn line(&self, index: u16) -> *const u8 {
+    pub fn line(&self, index: u16) -> *const u8 {
         self.slot(index).cast()
     }
 
@@ -234,7 +262,7 @@ impl Ring {
 
     /// The two halves of a descriptor, each read once.
     #[inline(always)]
-    pub(super) fn words(&self, index: u16) -> [u64; 2] {
+    pub fn words(&self, index: u16) -> [u64; 2] {
         let p = self.slot(index);
         // SAFETY: `index & mask` names a descriptor of the ring, which lies in the mapping and is aligned to 16.
         let low = unsafe { word::load_u64(p, Ordering::Relaxed) };
@@ -245,14 +273,14 @@ impl Ring {
 
     /// Writes the first half of a descriptor: flags, region, length.
     #[inline(always)]
-    pub(super) fn set_low(&self, index: u16, low: u64) {
+    pub fn set_low(&self, index: u16, low: u64) {
         // SAFETY: as in `words`.
         unsafe { word::store_u64(self.slot(index), low, Ordering::Relaxed) }
     }
 
     /// Writes the second half of a descriptor: offset, metadata.
     #[inline(always)]
-    pub(super) fn set_high(&self, index: u16, high: u64) {
+    pub fn set_high(&self, index: u16, high: u64) {
         // SAFETY: as in `words`.
         unsafe { word::store_u64(self.slot(index).wrapping_add(1), high, Ordering::Relaxed) }
     }
@@ -275,7 +303,7 @@ pub struct Buffers {
 impl Buffers {
     /// Offset of the buffer of `slot` (already masked).
     #[inline(always)]
-    pub(super) fn offset(&self, slot: u16) -> u32 {
+    pub fn offset(&self, slot: u16) -> u32 {
         self.first
             .wrapping_add(u32::from(slot).wrapping_mul(self.stride))
     }

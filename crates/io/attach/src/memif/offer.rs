@@ -1,0 +1,227 @@
+//! What a client says to a server, and the memory that it offers.
+//!
+//! # Model
+//! One region holds the rings and behind them the buffers, [`BUFFER_STRIDE`] bytes apart: not a power of two, so
+//! that the first lines of many buffers do not fall on the same few sets of a cache. The client speaks in
+//! turn: each message after INIT waits for the ACK of the one before it. [`Dialogue`] touches no socket: the caller
+//! carries its messages.
+
+#![deny(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::arithmetic_side_effects,
+    clippy::panic
+)]
+
+use core::sync::atomic::Ordering;
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+
+use windlass_shm::{HugePages, Mapping};
+use windlass_sys::{Errno, eventfd};
+
+use super::channel::{Refusal, name_of};
+use super::hub::program_name;
+use super::layout::{COOKIE, LOG2_RING_MAX, RingPlace, ring_bytes};
+use super::msg::{AddRegion, AddRing, Direction, Hello, Init, Message, Mode, Secret, Text};
+use super::rings::RingSpec;
+use super::view::Buffers;
+
+/// Room in each buffer: an ordinary frame with tags, and what DPDK and VPP use.
+pub const BUFFER_BYTES: u32 = 2048;
+/// Bytes from one buffer to the next: an odd number of cache lines.
+pub const BUFFER_STRIDE: u32 = BUFFER_BYTES + 64;
+/// Rings start at multiples of this.
+const RING_SPACING: u32 = 4096;
+
+/// What a client interface is made of.
+#[derive(Clone, Debug)]
+pub struct ClientConfig {
+    /// The server's socket.
+    pub path: PathBuf,
+    /// In whose directory the socket lies, if not in ours: symbolic links on the way are not followed there.
+    pub owner: Option<(u32, u32)>,
+    /// The interface's number there.
+    pub id: u32,
+    /// What the server wants to see.
+    pub secret: Secret,
+    /// The interface's name, as the server is told.
+    pub name: String,
+    /// Rings wanted in each direction, 1 to 256; the server may allow fewer.
+    pub rings: u16,
+    /// Size of each ring as a power of two, at most [`LOG2_RING_MAX`].
+    pub log2_size: u8,
+    /// Whether 2 MiB pages are tried.
+    pub huge: HugePages,
+}
+
+/// The memory that we bring.
+#[derive(Debug)]
+pub struct Offer {
+    /// Region 0, the only one.
+    pub mapping: Mapping,
+    /// The rings on which we send.
+    pub from_client: Vec<RingSpec>,
+    /// The rings on which the server sends.
+    pub from_server: Vec<RingSpec>,
+}
+
+/// Where one ring and its buffers go.
+struct Plan {
+    place: RingPlace,
+    buffers: Buffers,
+}
+
+/// Places `count` rings of `1 << log2_size`, then their buffers; and the bytes of it all.
+fn plan(count: u32, log2_size: u8) -> Option<(Vec<Plan>, u64)> {
+    let slots = 1u32.checked_shl(u32::from(log2_size))?;
+    let spacing = ring_bytes(log2_size)?.checked_next_multiple_of(RING_SPACING)?;
+    let buffers_at = spacing.checked_mul(count)?;
+    let per_ring = slots.checked_mul(BUFFER_STRIDE)?;
+    let bytes = per_ring.checked_mul(count)?.checked_add(buffers_at)?;
+    let plan = |i: u32| {
+        let start = spacing.checked_mul(i)?;
+        let first = per_ring.checked_mul(i)?.checked_add(buffers_at)?;
+        let place = RingPlace::checked(start, log2_size, u64::from(bytes))?;
+        let buffers = Buffers {
+            region: 0,
+            first,
+            stride: BUFFER_STRIDE,
+            room: BUFFER_BYTES,
+        };
+        Some(Plan { place, buffers })
+    };
+    let plans = (0..count).map(plan).collect::<Option<Vec<_>>>()?;
+    Some((plans, u64::from(bytes)))
+}
+
+fn dup(fd: &OwnedFd) -> Result<OwnedFd, Refusal> {
+    fd.try_clone()
+        .map_err(|e| Refusal::Local("dup", Errno::from_io_error(&e).unwrap_or(Errno::MFILE)))
+}
+
+/// The client's half of the handshake.
+#[derive(Debug, Default)]
+pub struct Dialogue {
+    server: Option<Text<32>>,
+    offer: Option<Offer>,
+    /// What is still to be said, and the descriptor that goes with it. The front waits for an ACK.
+    script: VecDeque<(Message, Option<OwnedFd>)>,
+}
+
+impl Dialogue {
+    /// Takes the next message. The server's interface name, if it was CONNECTED; else the caller sends
+    /// [`Dialogue::to_say`].
+    ///
+    /// # Errors
+    /// [`Refusal`]: the connection is to be ended.
+    pub fn take(
+        &mut self,
+        message: &Message,
+        config: &ClientConfig,
+    ) -> Result<Option<Text<32>>, Refusal> {
+        match message {
+            Message::Hello(hello) if self.offer.is_none() => {
+                self.server = Some(hello.name);
+                self.prepare(hello, config)?;
+                let init = Init {
+                    id: config.id,
+                    mode: Mode::Ethernet,
+                    secret: config.secret,
+                    name: program_name(),
+                };
+                self.script.push_front((Message::Init(init), None));
+                Ok(None)
+            }
+            Message::Ack if self.script.len() > 1 => {
+                self.script.pop_front();
+                Ok(None)
+            }
+            Message::Connected(name) if self.script.len() == 1 => {
+                self.script.pop_front();
+                Ok(Some(*name))
+            }
+            Message::Disconnect(why) => Err(Refusal::Peer(why.reason)),
+            other => Err(Refusal::Unexpected(name_of(other))),
+        }
+    }
+
+    /// What is to be sent now, once.
+    pub fn to_say(&self) -> Option<(&Message, Option<BorrowedFd<'_>>)> {
+        let (message, fd) = self.script.front()?;
+        Some((message, fd.as_ref().map(AsFd::as_fd)))
+    }
+
+    /// The server's name and what it accepted, behind CONNECTED.
+    pub fn finish(self) -> Option<(Text<32>, Offer)> {
+        Some((self.server?, self.offer?))
+    }
+
+    /// Makes the memory and writes the script after INIT.
+    fn prepare(&mut self, hello: &Hello, config: &ClientConfig) -> Result<(), Refusal> {
+        let log2_size = config.log2_size.min(hello.log2_ring_max).min(LOG2_RING_MAX);
+        let up = config
+            .rings
+            .min(hello.from_client_max.saturating_add(1))
+            .max(1);
+        let down = config
+            .rings
+            .min(hello.from_server_max.saturating_add(1))
+            .max(1);
+        let count = u32::from(up).saturating_add(u32::from(down));
+        let too_large = || Refusal::TooLarge {
+            rings: config.rings,
+            log2_size,
+        };
+        let (plans, bytes) = plan(count, log2_size).ok_or_else(too_large)?;
+        let size = usize::try_from(bytes).map_err(|_| too_large())?;
+        let (mapping, file) = Mapping::create("windlass-memif", size, config.huge)
+            .map_err(|source| Refusal::Memory { index: 0, source })?;
+        let region = AddRegion {
+            index: 0,
+            size: mapping.len() as u64,
+        };
+        self.script
+            .push_back((Message::AddRegion(region), Some(file)));
+        let (mut from_client, mut from_server) = (Vec::new(), Vec::new());
+        for (i, plan) in (0u16..).zip(plans) {
+            let cookie_at = plan.place.cookie_at() as usize;
+            mapping.store_u32(cookie_at, COOKIE, Ordering::Release);
+            let event = eventfd::create().map_err(|e| Refusal::Local("eventfd", e))?;
+            let (direction, index) = match i.checked_sub(up) {
+                None => (Direction::FromClient, i),
+                Some(index) => (Direction::FromServer, index),
+            };
+            let ring = AddRing {
+                direction,
+                index,
+                region: 0,
+                offset: plan.place.cookie_at(),
+                log2_size,
+                private_bytes: 0,
+            };
+            self.script
+                .push_back((Message::AddRing(ring), Some(dup(&event)?)));
+            let spec = RingSpec {
+                region: 0,
+                place: plan.place,
+                event: Some(event),
+                buffers: Some(plan.buffers),
+            };
+            match direction {
+                Direction::FromClient => from_client.push(spec),
+                Direction::FromServer => from_server.push(spec),
+            }
+        }
+        let name = Text::cut(config.name.as_bytes());
+        self.script.push_back((Message::Connect(name), None));
+        self.offer = Some(Offer {
+            mapping,
+            from_client,
+            from_server,
+        });
+        Ok(())
+    }
+}
