@@ -1,0 +1,361 @@
+//! The C interface: `windlass.h` says what each call does.
+//!
+//! # Model
+//! Each function checks its pointers, calls the Rust method of the same name, and turns its error into -1, `errno` and a number
+//! of the calling thread's own.
+
+use core::cell::Cell;
+use core::ffi::{CStr, c_char, c_int, c_uint};
+use std::ffi::OsStr;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::Duration;
+
+use windlass_sys::Errno;
+
+use crate::device::{Device, LOG2_RING, Options, Readiness};
+use crate::error::{Code, Error};
+use crate::frameio::{FRAMEIO_NVECS_MAX, FRAMEIO_VERSION, FrameIo, FrameVec};
+use crate::lend;
+use crate::tx::Grant;
+
+/// `WINDLASS_NONBLOCK`.
+const NONBLOCK: c_int = 1;
+
+thread_local! {
+    static LAST: Cell<Code> = const { Cell::new(Code::Success) };
+}
+
+/// A frame in the ring's memory: `windlass_buf_t`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Buf {
+    /// Its first byte.
+    pub buf: *mut u8,
+    /// Its bytes.
+    pub len: usize,
+}
+
+/// A reservation: `windlass_lease_t`. What is in it is the library's.
+#[derive(Debug)]
+#[repr(C)]
+pub struct CLease {
+    words: [u64; 4],
+}
+
+const _: () = assert!(size_of::<Option<Grant>>() <= size_of::<CLease>());
+const _: () = assert!(align_of::<Option<Grant>>() <= align_of::<CLease>());
+
+fn fail(code: Code, errno: Errno) -> c_int {
+    LAST.set(code);
+    // SAFETY: the calling thread's own errno.
+    let place = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    unsafe { *place = errno.raw_os_error() };
+    -1
+}
+
+fn answer(result: Result<c_int, Errno>) -> c_int {
+    match result {
+        Ok(value) => value,
+        Err(errno) => fail(Code::System, errno),
+    }
+}
+
+/// The device behind a handle.
+///
+/// # Safety
+/// NULL, or a handle of [`windlass_open_socket`] that is not closed.
+unsafe fn device<'a>(handle: *const Device) -> Result<&'a Device, Errno> {
+    // SAFETY: the caller's promise.
+    unsafe { handle.as_ref() }.ok_or(Errno::FAULT)
+}
+
+/// See `windlass_open_socket(3)`.
+///
+/// # Safety
+/// `path` is NULL or a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn windlass_open_socket(path: *const c_char, flags: c_int) -> *mut Device {
+    let opened = if path.is_null() || flags & !NONBLOCK != 0 {
+        let errno = if path.is_null() {
+            Errno::FAULT
+        } else {
+            Errno::INVAL
+        };
+        Err(Error::System(errno))
+    } else {
+        // SAFETY: a string (caller).
+        let path = unsafe { CStr::from_ptr(path) };
+        let options = Options {
+            log2_ring: LOG2_RING,
+            nonblocking: flags & NONBLOCK != 0,
+        };
+        Device::open_path(Path::new(OsStr::from_bytes(path.to_bytes())), options)
+    };
+    match opened {
+        Ok(device) => Box::into_raw(Box::new(device)),
+        Err(error) => {
+            fail(error.code(), error.errno());
+            core::ptr::null_mut()
+        }
+    }
+}
+
+/// See `windlass_open_socket(3)`.
+///
+/// # Safety
+/// NULL, or a handle that is not closed and that no thread uses.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn windlass_close(handle: *mut Device) {
+    if !handle.is_null() {
+        // SAFETY: made by `windlass_open_socket` (caller).
+        drop(unsafe { Box::from_raw(handle) });
+    }
+}
+
+/// See `windlass_errno(3)`.
+#[unsafe(no_mangle)]
+pub extern "C" fn windlass_errno() -> c_int {
+    LAST.get() as c_int
+}
+
+/// See `windlass_errno(3)`.
+#[unsafe(no_mangle)]
+pub extern "C" fn windlass_strerror(number: c_int) -> *const c_char {
+    Code::text(number).as_ptr()
+}
+
+/// See `windlass_open_socket(3)`.
+///
+/// # Safety
+/// NULL, or a handle that is not closed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn windlass_set_nonblock(handle: *const Device, on: c_int) -> c_int {
+    // SAFETY: the caller's promise.
+    answer(unsafe { device(handle) }.map(|device| {
+        device.set_nonblocking(on != 0);
+        0
+    }))
+}
+
+/// See `windlass_open_socket(3)`.
+///
+/// # Safety
+/// NULL, or a handle that is not closed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn windlass_set_patience(handle: *const Device, ms: c_uint) -> c_int {
+    // SAFETY: the caller's promise.
+    answer(unsafe { device(handle) }.map(|device| {
+        device.set_patience(Duration::from_millis(ms.into()));
+        0
+    }))
+}
+
+/// See `windlass_pollfd(3)`.
+///
+/// # Safety
+/// NULL, or a handle that is not closed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn windlass_pollfd(handle: *const Device, events: c_int) -> c_int {
+    const READ: c_int = libc::POLLIN as c_int;
+    const WRITE: c_int = libc::POLLOUT as c_int;
+    const ANY: c_int = READ | WRITE;
+    let of = match events {
+        READ => Ok(Readiness::Read),
+        WRITE => Ok(Readiness::Write),
+        ANY => Ok(Readiness::Any),
+        _ => Err(Errno::INVAL),
+    };
+    // SAFETY: the caller's promise.
+    let device = unsafe { device(handle) };
+    answer(of.and_then(|of| Ok(device?.pollfd(of)?.as_raw_fd())))
+}
+
+/// See `windlass_drain(3)`.
+///
+/// # Safety
+/// NULL, or a handle that is not closed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn windlass_drain(handle: *const Device, ms: c_uint) -> c_int {
+    // SAFETY: the caller's promise.
+    let device = unsafe { device(handle) };
+    let limit = Duration::from_millis(ms.into());
+    answer(device.and_then(|device| device.drain(limit)).map(|()| 0))
+}
+
+/// One direction of a framed call.
+type Move = unsafe fn(&Device, usize, &mut [FrameVec]) -> Result<usize, Errno>;
+
+/// Checks the head of a call, does it, and writes the count back.
+///
+/// # Safety
+/// `handle` as for [`device`]; `io` is NULL or a head with `nvecs` vectors behind it, as `how` wants them.
+#[inline(always)]
+unsafe fn framed(handle: *const Device, io: *mut FrameIo, how: Move) -> Result<c_int, Errno> {
+    // SAFETY: the caller's promise.
+    let device = unsafe { device(handle) }?;
+    // SAFETY: the caller's promise.
+    let head = unsafe { io.as_mut() }.ok_or(Errno::FAULT)?;
+    let count = head.nvecs as usize;
+    if head.version != FRAMEIO_VERSION || count > FRAMEIO_NVECS_MAX {
+        return Err(Errno::INVAL);
+    }
+    let nvpf = head.nvpf as usize;
+    // Derived from `io`: what lies behind the head is no part of `head`.
+    let first = io.wrapping_add(1).cast::<FrameVec>();
+    // SAFETY: `count` vectors follow the head (caller), at the place that C gives a flexible array.
+    let vecs = unsafe { core::slice::from_raw_parts_mut(first, count) };
+    // SAFETY: the caller's promise.
+    let done = unsafe { how(device, nvpf, vecs) }?;
+    // SAFETY: the head, which the caller owns.
+    unsafe { (*io).nvecs = done as u32 };
+    Ok(0)
+}
+
+const _: () = assert!(size_of::<FrameIo>() == core::mem::offset_of!(FrameIo, vecs));
+
+/// See `windlass_frameio(3)`.
+///
+/// # Safety
+/// As [`windlass_frameio_write`], with buffers that may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn windlass_frameio_read(handle: *const Device, io: *mut FrameIo) -> c_int {
+    // SAFETY: the caller's promise.
+    answer(unsafe { framed(handle, io, Device::read_raw) })
+}
+
+/// See `windlass_frameio(3)`.
+///
+/// # Safety
+/// `handle` is NULL or not closed; `io` is NULL or followed by `nvecs` vectors, each with a buffer of its length.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn windlass_frameio_write(handle: *const Device, io: *mut FrameIo) -> c_int {
+    // SAFETY: the caller's promise.
+    answer(unsafe { framed(handle, io, Device::write_raw) })
+}
+
+/// `count` places from `first` on.
+///
+/// # Safety
+/// NULL, or so many places that nobody else uses during the call.
+unsafe fn places<'a, T>(first: *mut T, count: c_uint) -> Result<&'a mut [T], Errno> {
+    if first.is_null() {
+        return Err(Errno::FAULT);
+    }
+    match usize::try_from(count) {
+        // SAFETY: the caller's promise.
+        Ok(n @ 1..=FRAMEIO_NVECS_MAX) => Ok(unsafe { core::slice::from_raw_parts_mut(first, n) }),
+        _ => Err(Errno::INVAL),
+    }
+}
+
+/// See `windlass_peek(3)`.
+///
+/// # Safety
+/// `handle` is NULL or not closed; `bufs` is NULL or has `count` places.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn windlass_peek(
+    handle: *const Device,
+    bufs: *mut Buf,
+    count: c_uint,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let device = unsafe { device(handle) };
+    // SAFETY: the caller's promise.
+    let places = unsafe { places(bufs, count) };
+    let peek = || {
+        let (device, places) = (device?, places?);
+        let mut frames = [(core::ptr::null(), 0); FRAMEIO_NVECS_MAX];
+        let lent = device.lend(frames.get_mut(..places.len()).unwrap_or_default())?;
+        for (place, (ptr, len)) in places.iter_mut().zip(frames).take(lent) {
+            *place = Buf {
+                buf: ptr.cast_mut(),
+                len,
+            };
+        }
+        Ok(lent as c_int)
+    };
+    answer(peek())
+}
+
+/// See `windlass_peek(3)`.
+///
+/// # Safety
+/// `handle` is NULL or not closed; the frames are not used any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn windlass_release(handle: *const Device, count: c_uint) -> c_int {
+    // SAFETY: the caller's promise.
+    let device = unsafe { device(handle) };
+    answer(
+        device
+            .and_then(|device| device.unlend(count as usize))
+            .map(|()| 0),
+    )
+}
+
+/// See `windlass_reserve(3)`.
+///
+/// # Safety
+/// `handle` is NULL or not closed; `lease` is NULL or a place for one; `bufs` is NULL or has `count` places.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn windlass_reserve(
+    handle: *const Device,
+    lease: *mut CLease,
+    bufs: *mut Buf,
+    count: c_uint,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let device = unsafe { device(handle) };
+    // SAFETY: the caller's promise.
+    let places = unsafe { places(bufs, count) };
+    let reserve = || {
+        if lease.is_null() {
+            return Err(Errno::FAULT);
+        }
+        let (device, places) = (device?, places?);
+        let grant = device.reserve_slots(places.len())?;
+        for (k, place) in (0u16..).zip(places) {
+            let (buf, room) = grant.buffer(k);
+            *place = Buf {
+                buf,
+                len: room as usize,
+            };
+        }
+        // SAFETY: a place for a lease (caller), which is as large and as aligned (above).
+        unsafe { lease.cast::<Option<Grant>>().write(Some(grant)) };
+        Ok(0)
+    };
+    answer(reserve())
+}
+
+/// See `windlass_reserve(3)`.
+///
+/// # Safety
+/// `handle` is NULL or not closed; `lease` is NULL or was filled by [`windlass_reserve`] of this handle; `bufs` is NULL or has `count`
+/// places.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn windlass_commit(
+    handle: *const Device,
+    lease: *mut CLease,
+    bufs: *const Buf,
+    count: c_uint,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let device = unsafe { device(handle) };
+    let commit = || {
+        let device = device?;
+        device.check()?;
+        // SAFETY: NULL, or what `windlass_reserve` has put there (caller).
+        let place = unsafe { lease.cast::<Option<Grant>>().as_mut() };
+        let grant = place.ok_or(Errno::FAULT)?.take().ok_or(Errno::INVAL)?;
+        let given: &[Buf] = match bufs.is_null() || count as usize > FRAMEIO_NVECS_MAX {
+            true => &[],
+            // SAFETY: so many places (caller).
+            false => unsafe { core::slice::from_raw_parts(bufs, count as usize) },
+        };
+        lend::commit(device, grant, given.iter().map(|buf| buf.len)).map(|()| 0)
+    };
+    answer(commit())
+}

@@ -1,0 +1,569 @@
+//! A handle: the calls of a program, and where they sleep.
+
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use windlass_attach::memif::ClientConfig;
+use windlass_attach::memif::msg::Secret;
+use windlass_attach::memif::offer::BUFFER_BYTES;
+use windlass_shm::HugePages;
+use windlass_sys::Errno;
+use windlass_sys::epoll::{Epoll, Interest};
+
+use crate::conn::Conn;
+use crate::error::Error;
+use crate::fork;
+use crate::frameio::{Call, FrameVec, ReadVec, WriteVec, check_length, length};
+use crate::link::{Link, News};
+use crate::ready::{Set, Sets};
+use crate::rx::{Rx, State, Turn};
+use crate::turn::{Held, Turns};
+use crate::tx::{Grant, Owed, Tx, slots};
+
+/// How long a device may be absent before a handle gives up, unless [`Device::set_patience`] says otherwise.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a close waits for the daemon to take what was written.
+pub const LINGER: Duration = Duration::from_secs(1);
+/// Default size of the rings, as a power of two.
+pub const LOG2_RING: u8 = 10;
+/// How long an open waits for a device that has another consumer, which may be about to go.
+const BUSY_PATIENCE: Duration = Duration::from_millis(500);
+/// How often a program that never sleeps has its calls look after the link.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+/// How long a sleep is that the daemon may not end: with servers of memif other than windlassd.
+const RECHECK: Duration = Duration::from_millis(1);
+
+/// How a device is opened.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Size of each ring as a power of two, 5 to 14. A frame of up to 2048 bytes takes one slot.
+    pub log2_ring: u8,
+    /// Whether calls return `EAGAIN` where they would sleep.
+    pub nonblocking: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            log2_ring: LOG2_RING,
+            nonblocking: false,
+        }
+    }
+}
+
+/// What a program can wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// A frame can be read.
+    Read,
+    /// A write that returned `EAGAIN` can be tried again.
+    Write,
+    /// One of the two.
+    Any,
+}
+
+/// An open device.
+#[derive(Debug)]
+pub struct Device {
+    generation: u32,
+    nonblocking: AtomicBool,
+    gone: AtomicBool,
+    /// The program has the set for reading, for writing.
+    gave_reading: AtomicBool,
+    gave_writing: AtomicBool,
+    sets: Sets,
+    any: Epoll,
+    tx: Tx,
+    rx: Rx,
+    /// Whose turn it is to sleep for room.
+    turns: Turns,
+    ring_slots: u16,
+    link: Mutex<Link>,
+    opened: Instant,
+    looked: AtomicU64,
+}
+
+impl Device {
+    /// Opens the device behind a memif socket, as the client of its interface 0.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn open_path(path: &Path, options: Options) -> Result<Device, Error> {
+        let generation = fork::generation()?;
+        if path.as_os_str().is_empty() || !(5..=14).contains(&options.log2_ring) {
+            return Err(Error::BadName(path.to_owned()));
+        }
+        let config = ClientConfig {
+            path: path.to_owned(),
+            owner: None,
+            id: 0,
+            secret: Secret::NONE,
+            name: "libwindlass".to_owned(),
+            rings: 1,
+            log2_size: options.log2_ring,
+            huge: HugePages::Try,
+        };
+        let sets = Sets {
+            reading: Set::new()?,
+            writing: Set::new()?,
+        };
+        let any = Epoll::create()?;
+        for set in sets.each() {
+            any.add(set, 0, Interest::READABLE)?;
+        }
+        let mut link = Link::new(config, &sets)?;
+        let conn = first(&mut link, &sets).map_err(|errno| explain(path, errno))?;
+        link.taken();
+        Ok(Device {
+            generation,
+            nonblocking: AtomicBool::new(options.nonblocking),
+            gone: AtomicBool::new(false),
+            gave_reading: AtomicBool::new(false),
+            gave_writing: AtomicBool::new(false),
+            sets,
+            any,
+            ring_slots: conn.tx.ring.size(),
+            tx: Tx::new(conn.clone()),
+            rx: Rx::new(conn),
+            turns: Turns::default(),
+            link: Mutex::new(link),
+            opened: Instant::now(),
+            looked: AtomicU64::new(0),
+        })
+    }
+
+    /// Whether calls return `EAGAIN` where they would sleep.
+    pub fn set_nonblocking(&self, nonblocking: bool) {
+        self.nonblocking.store(nonblocking, Ordering::Relaxed);
+    }
+
+    /// How long the device may be absent (no socket, no interface, another's, or not permitted) before calls return `ENXIO`. A
+    /// daemon that is merely down is waited for without a limit.
+    pub fn set_patience(&self, patience: Duration) {
+        self.link().patience = patience;
+    }
+
+    /// Reads frames: as many as there are, at most one for each `nvpf` vectors. Gives the number of vectors used.
+    ///
+    /// # Errors
+    /// - `EAGAIN`: nonblocking, and no frame is there.
+    /// - `EBUSY`: another thread reads, or frames are lent ([`Device::peek`]).
+    /// - `EINTR`: a signal handler ran before a frame came.
+    /// - `EINVAL`: see [`crate::frameio`].
+    /// - `ENXIO`: the device is gone for good, or the handle is another process's.
+    /// - `EOVERFLOW`: the first frame is longer than its vectors. It stays.
+    pub fn read(&self, nvpf: usize, vecs: &mut [ReadVec<'_>]) -> Result<usize, Errno> {
+        // SAFETY: each vector names a slice that is borrowed for it alone.
+        unsafe { self.read_raw(nvpf, ReadVec::raw(vecs)) }
+    }
+
+    /// [`Device::read`] into whatever the vectors name.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Safety
+    /// Each vector names `buflen` bytes that may be written.
+    pub unsafe fn read_raw(&self, nvpf: usize, vecs: &mut [FrameVec]) -> Result<usize, Errno> {
+        let mut call = Call::check(nvpf, vecs)?;
+        let mut turn = self.enter()?;
+        loop {
+            // SAFETY: the caller's promise.
+            let done = unsafe { turn.read(&mut call) }?;
+            if done != 0 {
+                self.leave(&mut turn);
+                return Ok(done * nvpf);
+            }
+            self.await_frames(&mut turn)?;
+        }
+    }
+
+    /// Writes frames: all, or none. Gives the number of vectors.
+    ///
+    /// # Errors
+    /// - `EAGAIN`: nonblocking, and there is no room for all.
+    /// - `EINTR`: a signal handler ran before there was room.
+    /// - `EINVAL`: see [`crate::frameio`]; a frame of less than 14 bytes, or more frames than the ring ever holds.
+    /// - `ENXIO`: the device is gone for good, or the handle is another process's.
+    /// - `EOVERFLOW`: a frame that is longer than any.
+    pub fn write(&self, nvpf: usize, vecs: &mut [WriteVec<'_>]) -> Result<usize, Errno> {
+        // SAFETY: each vector names a slice that is borrowed.
+        unsafe { self.write_raw(nvpf, WriteVec::raw(vecs)) }
+    }
+
+    /// [`Device::write`] from whatever the vectors name.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Safety
+    /// Each vector names `buflen` bytes that may be read.
+    pub unsafe fn write_raw(&self, nvpf: usize, vecs: &mut [FrameVec]) -> Result<usize, Errno> {
+        let mut call = Call::check(nvpf, vecs)?;
+        let mut need = 0;
+        for frame in call.frames() {
+            let bytes = length(frame);
+            check_length(bytes)?;
+            need += slots(bytes, BUFFER_BYTES as usize);
+        }
+        let grant = self.reserve_slots(need)?;
+        // SAFETY: the caller's promise; so many slots are what the frames take.
+        unsafe { grant.fill(call.frames()) };
+        self.publish(grant);
+        Ok(call.vecs.len())
+    }
+
+    /// A descriptor that poll(2), epoll(7) and so on find readable (`POLLIN`, also for writing) when the handle is ready. It is
+    /// the handle's: neither to be closed nor read.
+    ///
+    /// It may be readable without need: then the call returns `EAGAIN`, and it is not readable any more. It is readable without a frame too
+    /// when the daemon has come or gone: calls connect again.
+    ///
+    /// # Errors
+    /// `ENXIO` if the handle is another process's.
+    pub fn pollfd(&self, of: Readiness) -> Result<BorrowedFd<'_>, Errno> {
+        self.check()?;
+        let (reads, writes) = (of != Readiness::Write, of != Readiness::Read);
+        if reads && !self.gave_reading.swap(true, Ordering::SeqCst) {
+            // The next read says what is there.
+            self.sets.reading.ring();
+        }
+        if writes && !self.gave_writing.swap(true, Ordering::SeqCst) {
+            self.sets.writing.ring();
+        }
+        Ok(match of {
+            Readiness::Read => self.sets.reading.as_fd(),
+            Readiness::Write => self.sets.writing.as_fd(),
+            Readiness::Any => self.any.as_fd(),
+        })
+    }
+
+    /// Waits until the daemon has taken every frame that was written, at most `limit`.
+    ///
+    /// # Errors
+    /// `EAGAIN`: it has not, in that time. `EINTR`, `ENXIO` as [`Device::write`].
+    pub fn drain(&self, limit: Duration) -> Result<(), Errno> {
+        self.check()?;
+        let end = Instant::now() + limit;
+        let held = self.turns.take()?;
+        let drained = loop {
+            if self.sets.writing.take() {
+                self.service();
+            }
+            if self.tx.arm_empty() {
+                break Ok(());
+            }
+            let rest = end.saturating_duration_since(Instant::now());
+            if self.is_gone() {
+                break Err(Errno::NXIO);
+            }
+            if rest.is_zero() {
+                break Err(Errno::AGAIN);
+            }
+            if let Err(errno) = self
+                .sets
+                .writing
+                .sleep(Some(self.bound(self.tx.tells_all(), rest)))
+            {
+                break Err(errno);
+            }
+        };
+        self.give_turn(held);
+        drained
+    }
+
+    /// The sets are readable in a while, if the daemon cannot be relied on to make them so.
+    fn recheck(&self, tells_all: bool) {
+        if !tells_all {
+            self.link().wake_at(Instant::now() + RECHECK);
+        }
+    }
+
+    fn bound(&self, tells_all: bool, rest: Duration) -> Duration {
+        if tells_all { rest } else { rest.min(RECHECK) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn check(&self) -> Result<(), Errno> {
+        if fork::is(self.generation) {
+            Ok(())
+        } else {
+            Err(Errno::NXIO)
+        }
+    }
+
+    fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    fn link(&self) -> MutexGuard<'_, Link> {
+        self.link.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does for the link what can be done now.
+    #[cold]
+    pub(crate) fn service(&self) {
+        let mut link = self.link();
+        loop {
+            match link.step(&self.sets) {
+                News::None => return,
+                News::Down => {}
+                News::Ready(conn) => {
+                    if !self.tx.move_to(&conn) {
+                        return;
+                    }
+                    link.taken();
+                    self.rx.push(conn);
+                    self.ring_all();
+                }
+                News::Gone => {
+                    self.gone.store(true, Ordering::SeqCst);
+                    self.ring_all();
+                    return;
+                }
+            }
+        }
+    }
+
+    fn ring_all(&self) {
+        for set in self.sets.each() {
+            set.ring();
+        }
+    }
+
+    /// The same, now and then, for a program that never sleeps.
+    fn look_now_and_then(&self) {
+        let now = self.opened.elapsed().as_nanos() as u64;
+        let last = self.looked.load(Ordering::Relaxed);
+        if now.saturating_sub(last) >= LOOK_EVERY.as_nanos() as u64 {
+            self.looked.store(now, Ordering::Relaxed);
+            self.service();
+        }
+    }
+
+    /// Lends the next frames, without a copy: address and bytes of each. Until [`Device::unlend`], nothing else can be read.
+    ///
+    /// # Errors
+    /// As [`Device::read`]; `EOVERFLOW`: the first frame does not lie in one buffer, and is to be read. `EINVAL` for no place.
+    pub(crate) fn lend(&self, frames: &mut [(*const u8, usize)]) -> Result<usize, Errno> {
+        let mut turn = self.enter()?;
+        if frames.is_empty() {
+            return Err(Errno::INVAL);
+        }
+        loop {
+            match turn.lend(frames)? {
+                0 => self.await_frames(&mut turn)?,
+                count => return Ok(count),
+            }
+        }
+    }
+
+    /// Takes the first `count` lent frames as read. The others are no longer lent, and come again.
+    ///
+    /// # Errors
+    /// `EINVAL`: fewer are lent. `EBUSY`, `ENXIO` as [`Device::read`].
+    pub(crate) fn unlend(&self, count: usize) -> Result<(), Errno> {
+        self.check()?;
+        let mut turn = self.rx.enter()?;
+        if !turn.take_back(count) {
+            return Err(Errno::INVAL);
+        }
+        self.leave(&mut turn);
+        Ok(())
+    }
+
+    /// The reader's turn, nothing being lent.
+    #[inline(always)]
+    fn enter(&self) -> Result<Turn<'_>, Errno> {
+        self.check()?;
+        let turn = self.rx.enter()?;
+        if turn.lent != 0 {
+            return Err(Errno::BUSY);
+        }
+        Ok(turn)
+    }
+
+    /// No frame is there: sleeps until there may be one.
+    #[cold]
+    fn await_frames(&self, state: &mut State) -> Result<(), Errno> {
+        if self.rx.has_news() && self.rx.follow(state, &self.sets) {
+            return Ok(());
+        }
+        let nonblocking = self.nonblocking.load(Ordering::Relaxed);
+        if nonblocking && !self.gave_reading.load(Ordering::Relaxed) {
+            self.look_now_and_then();
+            return match (self.rx.has_news(), self.is_gone()) {
+                (true, _) => Ok(()),
+                (_, true) => Err(Errno::NXIO),
+                _ => Err(Errno::AGAIN),
+            };
+        }
+        if self.settle(state) {
+            return Ok(());
+        }
+        if self.is_gone() {
+            return Err(Errno::NXIO);
+        }
+        if nonblocking {
+            self.recheck(state.tells_all());
+            return Err(Errno::AGAIN);
+        }
+        let limit = (!state.tells_all()).then_some(RECHECK);
+        self.sets.reading.sleep(limit)
+    }
+
+    /// Takes what made the set for reading readable, and arms the ring. True if there is something to be looked at.
+    fn settle(&self, state: &mut State) -> bool {
+        state.rung = false;
+        if self.sets.reading.take() {
+            self.service();
+            return true;
+        }
+        state.arm() || self.rx.has_news()
+    }
+
+    /// Behind frames that were read: the set for reading is readable, or the ring is armed.
+    #[inline(always)]
+    fn leave(&self, state: &mut State) {
+        if !self.gave_reading.load(Ordering::Relaxed) {
+            state.disarm();
+        } else if !state.rung && (state.known(1) != 0 || self.settle(state)) {
+            state.disarm();
+            self.sets.reading.ring();
+            state.rung = true;
+        }
+    }
+
+    /// So many slots, in the order of the calls.
+    #[inline(always)]
+    pub(crate) fn reserve_slots(&self, need: usize) -> Result<Grant, Errno> {
+        self.check()?;
+        let count = u16::try_from(need)
+            .ok()
+            .filter(|count| *count <= self.ring_slots);
+        let count = count.ok_or(Errno::INVAL)?;
+        if !self.is_gone()
+            && let Some(grant) = self.tx.reserve(count)
+        {
+            return Ok(grant);
+        }
+        self.await_room(count)
+    }
+
+    #[cold]
+    fn await_room(&self, count: u16) -> Result<Grant, Errno> {
+        let nonblocking = self.nonblocking.load(Ordering::Relaxed);
+        if nonblocking && !self.gave_writing.load(Ordering::Relaxed) {
+            self.look_now_and_then();
+            return match self.is_gone() {
+                true => Err(Errno::NXIO),
+                false => self.tx.reserve(count).ok_or(Errno::AGAIN),
+            };
+        }
+        let held = match nonblocking {
+            // Whoever sleeps for room makes the set readable when it leaves.
+            true => self.turns.try_take().ok_or(Errno::AGAIN)?,
+            false => self.turns.take()?,
+        };
+        let got = loop {
+            if self.sets.writing.take() {
+                self.service();
+            }
+            if self.is_gone() {
+                break Err(Errno::NXIO);
+            }
+            if self.tx.arm(count)
+                && let Some(grant) = self.tx.reserve(count)
+            {
+                break Ok(grant);
+            }
+            if nonblocking {
+                self.recheck(self.tx.tells_all());
+                break Err(Errno::AGAIN);
+            }
+            let limit = (!self.tx.tells_all()).then_some(RECHECK);
+            if let Err(errno) = self.sets.writing.sleep(limit) {
+                break Err(errno);
+            }
+        };
+        match got {
+            Err(Errno::AGAIN) => drop(held),
+            _ => self.give_turn(held),
+        }
+        got
+    }
+
+    /// The set for writing is readable again: what we took from it may concern somebody else.
+    fn give_turn(&self, held: Held<'_>) {
+        drop(held);
+        if self.gave_writing.load(Ordering::SeqCst) {
+            self.sets.writing.ring();
+        }
+    }
+
+    /// Publishes what a grant's slots hold.
+    #[inline(always)]
+    pub(crate) fn publish(&self, grant: Grant) {
+        let owed = self.tx.publish(grant);
+        if owed != Owed::default() {
+            self.pay(owed);
+        }
+    }
+
+    #[cold]
+    fn pay(&self, owed: Owed) {
+        if owed.bell {
+            self.sets.writing.ring();
+        }
+        if owed.service {
+            self.service();
+        }
+    }
+}
+
+/// The first connection of a link.
+fn first(link: &mut Link, sets: &Sets) -> Result<Arc<Conn>, Errno> {
+    let began = Instant::now();
+    loop {
+        sets.reading.take();
+        link.failure = None;
+        match link.step(sets) {
+            News::Ready(conn) => return Ok(conn),
+            News::Gone | News::Down => return Err(Errno::NXIO),
+            News::None => {}
+        }
+        match link.failure {
+            Some(Errno::BUSY | Errno::AGAIN) if began.elapsed() < BUSY_PATIENCE => {}
+            Some(errno) => return Err(errno),
+            None => {}
+        }
+        match sets.reading.sleep(None) {
+            Ok(()) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+fn explain(path: &Path, errno: Errno) -> Error {
+    let path = path.to_owned();
+    match errno {
+        Errno::NOENT | Errno::NOTDIR | Errno::NXIO | Errno::CONNREFUSED => Error::NoDevice(path),
+        Errno::ACCESS | Errno::PERM => Error::Permission(path),
+        Errno::BUSY => Error::Busy(path),
+        Errno::NAMETOOLONG | Errno::PROTOTYPE | Errno::LOOP => Error::BadName(path),
+        errno => Error::System(errno),
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // The daemon takes nothing more once the connection is closed. Without a daemon there is nothing to wait for.
+        if self.check().is_ok() && self.link().is_up() {
+            let end = Instant::now() + LINGER;
+            while self.drain(end.saturating_duration_since(Instant::now())) == Err(Errno::INTR) {}
+        }
+    }
+}

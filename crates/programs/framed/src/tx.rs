@@ -1,0 +1,353 @@
+//! The transmit side: many writers, one ring, frames in the order of their reservations.
+//!
+//! # Model
+//! A writer reserves its slots under the short lock of [`Leases`], copies outside it, and publishes in the order of the
+//! reservations. Nobody waits for another's copy: a writer that finishes before an earlier one leaves its publication to
+//! that one.
+//!
+//! # Ownership and lifetime
+//! The connection is replaced under the lock and only while no lease is out ([`Tx::move_to`]). So a writer may use its memory
+//! from its reservation until its lease is published. What it does with it ends inside the publication: the notification too.
+//!
+//! # Synchronization
+//! `L` = under the lock.
+//!
+//! | field | who | pairs with |
+//! | --- | --- | --- |
+//! | `state` | L | the lock |
+//! | `starved`, `moving` | set with SeqCst, then fence, then a look at the leases | publication of a lease, fence, load of both |
+//!
+//! # What can be lost and what cannot
+//! A frame that was written stays in the ring until the daemon has moved the tail over it. A new connection gets all others
+//! first, in their order. A daemon that is killed between its delivery of a burst and that store delivers this burst twice:
+//! at most 64 frames.
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::Arc;
+
+use windlass_attach::memif::layout::DESC_FLAG_NEXT;
+use windlass_shm::{copy_out, copy_through};
+use windlass_sync::leases::{Guard, Lease, Leases};
+use windlass_sys::eventfd;
+
+use crate::conn::Conn;
+use crate::frameio::{FrameVec, length};
+
+/// How long a writer spins for another's reservation, in cycles of the time-stamp counter, before it yields its processor.
+const SPIN_CYCLES: u64 = 2000;
+
+/// The transmit side.
+pub(crate) struct Tx {
+    leases: Leases,
+    state: UnsafeCell<State>,
+    /// Somebody found no lease, and is to be woken when there is one.
+    starved: AtomicBool,
+    /// A new connection waits until no lease is out.
+    moving: AtomicBool,
+}
+
+#[derive(Debug)]
+struct State {
+    conn: Arc<Conn>,
+    /// Index of the next slot that is reserved.
+    next: u16,
+    /// The daemon's index when it was last looked at.
+    tail: u16,
+    wish: u16,
+}
+
+// SAFETY: `state` is used under the lock of `leases` only.
+unsafe impl Sync for Tx {}
+
+/// Reserved slots.
+#[derive(Debug)]
+pub(crate) struct Grant {
+    lease: Lease,
+    conn: *const Conn,
+    first: u16,
+    count: u16,
+}
+
+// SAFETY: the connection is shared between threads, and stays as long as the lease is out.
+unsafe impl Send for Grant {}
+// SAFETY: nothing of it changes.
+unsafe impl Sync for Grant {}
+
+/// What is to be done behind a publication.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Owed {
+    /// Writers wait for a lease.
+    pub(crate) bell: bool,
+    /// A connection waits to be used.
+    pub(crate) service: bool,
+}
+
+impl State {
+    fn size(&self) -> u16 {
+        self.conn.tx.ring.size()
+    }
+
+    /// Slots that can be reserved. Looks at the daemon's index only if fewer than `want` are known.
+    #[inline(always)]
+    fn room(&mut self, want: u16) -> u16 {
+        let size = self.size();
+        let known = size.wrapping_sub(self.next.wrapping_sub(self.tail));
+        if known >= want {
+            return known;
+        }
+        let tail = self.conn.tx.ring.theirs();
+        let used = self.next.wrapping_sub(tail);
+        // It moves forward, and not beyond what we have published.
+        if used > self.next.wrapping_sub(self.tail) {
+            self.conn.fail();
+            return known;
+        }
+        self.tail = tail;
+        size.wrapping_sub(used)
+    }
+}
+
+impl Grant {
+    /// How many slots there are.
+    pub(crate) fn count(&self) -> u16 {
+        self.count
+    }
+
+    fn conn(&self) -> &Conn {
+        // SAFETY: kept by `Tx::state` as long as the lease is out (see the module).
+        unsafe { &*self.conn }
+    }
+
+    /// The buffer of the slot of this number, and its room in bytes.
+    pub(crate) fn buffer(&self, number: u16) -> (*mut u8, u32) {
+        let conn = self.conn();
+        let at = conn.tx.buffer(conn.base(), self.first.wrapping_add(number));
+        (at, conn.tx.buffers.room)
+    }
+
+    /// Writes frames into the slots, whose number is the sum of what [`slots`] gives for each.
+    ///
+    /// # Safety
+    /// Each vector names `buflen` readable bytes.
+    #[inline(always)]
+    pub(crate) unsafe fn fill<'v>(&self, frames: impl Iterator<Item = &'v mut [FrameVec]>) {
+        let conn = self.conn();
+        let (base, room) = (conn.base(), conn.tx.buffers.room as usize);
+        let mut index = self.first;
+        for frame in frames {
+            match frame {
+                [only] if only.buflen <= room => {
+                    let to = conn.tx.buffer(base, index);
+                    // SAFETY: readable (caller); a buffer of ours with `room` bytes.
+                    unsafe { copy_out(to, only.buf.cast(), only.buflen) };
+                    only.actlen = only.buflen;
+                    conn.tx.describe(index, only.buflen as u32, 0);
+                    index = index.wrapping_add(1);
+                }
+                // SAFETY: the caller's promise.
+                _ => index = unsafe { self.scatter(index, frame) },
+            }
+        }
+    }
+
+    /// Writes a frame of several vectors, or over several slots; gives the index behind it.
+    unsafe fn scatter(&self, mut index: u16, frame: &mut [FrameVec]) -> u16 {
+        let conn = self.conn();
+        let (base, room) = (conn.base(), conn.tx.buffers.room as usize);
+        let mut left = length(frame);
+        let mut used = 0;
+        for vec in frame {
+            let mut done = 0;
+            while done < vec.buflen {
+                let n = (vec.buflen - done).min(room - used);
+                let to = conn.tx.buffer(base, index).wrapping_add(used);
+                let from = vec.buf.cast::<u8>().wrapping_add(done);
+                // SAFETY: `n` readable bytes (caller), and so many left in the buffer.
+                unsafe { copy_out(to, from, n) };
+                (done, used, left) = (done + n, used + n, left - n);
+                if used == room || left == 0 {
+                    let flags = if left == 0 { 0 } else { DESC_FLAG_NEXT };
+                    conn.tx.describe(index, used as u32, flags);
+                    (index, used) = (index.wrapping_add(1), 0);
+                }
+            }
+            vec.actlen = vec.buflen;
+        }
+        index
+    }
+
+    /// Describes the frames that the caller has put into the first slots. A ring has no holes: further slots belong to the last
+    /// frame, without bytes; without any frame the daemon drops them as one runt.
+    pub(crate) fn describe(&self, lens: impl ExactSizeIterator<Item = u32>) {
+        let (conn, frames) = (self.conn(), lens.len());
+        let all = lens.chain(core::iter::repeat(0)).take(self.count.into());
+        for (k, len) in all.enumerate() {
+            let goes_on = k + 1 >= frames && k + 1 < self.count.into();
+            let flags = if goes_on { DESC_FLAG_NEXT } else { 0 };
+            conn.tx
+                .describe(self.first.wrapping_add(k as u16), len, flags);
+        }
+    }
+}
+
+/// Slots that a frame of so many bytes takes.
+#[inline(always)]
+pub(crate) fn slots(bytes: usize, room: usize) -> usize {
+    if bytes <= room {
+        1
+    } else {
+        bytes.div_ceil(room)
+    }
+}
+
+impl Tx {
+    pub(crate) fn new(conn: Arc<Conn>) -> Tx {
+        Tx {
+            leases: Leases::new(),
+            state: UnsafeCell::new(State {
+                conn,
+                next: 0,
+                tail: 0,
+                wish: 0,
+            }),
+            starved: AtomicBool::new(false),
+            moving: AtomicBool::new(false),
+        }
+    }
+
+    #[inline(always)]
+    fn locked<T>(&self, work: impl FnOnce(&mut Guard<'_>, &mut State) -> T) -> T {
+        let mut guard = loop {
+            if let Some(guard) = self.leases.try_lock(SPIN_CYCLES) {
+                break guard;
+            }
+            std::thread::yield_now();
+        };
+        // SAFETY: only used under the lock, which the guard holds.
+        work(&mut guard, unsafe { &mut *self.state.get() })
+    }
+
+    /// Reserves so many slots, or none.
+    #[inline(always)]
+    pub(crate) fn reserve(&self, count: u16) -> Option<Grant> {
+        self.locked(|guard, state| {
+            if state.room(count) < count {
+                return None;
+            }
+            let first = state.next;
+            let end = first.wrapping_add(count);
+            let lease = guard.lease(u32::from(end))?;
+            state.next = end;
+            Some(Grant {
+                lease,
+                conn: Arc::as_ptr(&state.conn),
+                first,
+                count,
+            })
+        })
+    }
+
+    /// Publishes what a grant's slots now hold, in its turn, and notifies the daemon if it sleeps.
+    #[inline(always)]
+    pub(crate) fn publish(&self, grant: Grant) -> Owed {
+        let conn = grant.conn;
+        let published = self.leases.finish(grant.lease, |end| {
+            // SAFETY: a lease of this connection is out until this closure has returned.
+            let conn = unsafe { &*conn };
+            conn.tx.ring.publish(end as u16);
+            fence(Ordering::SeqCst);
+            if conn.tx.ring.wants_kick() {
+                // A daemon that is gone hears nothing, and one that does not listen harms itself.
+                let _ = eventfd::signal(&conn.tx.event);
+            }
+        });
+        if !published {
+            return Owed::default();
+        }
+        fence(Ordering::SeqCst);
+        Owed {
+            bell: self.starved.load(Ordering::Relaxed)
+                && self.starved.swap(false, Ordering::Relaxed),
+            service: self.moving.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Wishes for room. True if there are so many slots and a lease: then nobody may answer the wish.
+    pub(crate) fn arm(&self, count: u16) -> bool {
+        self.locked(|guard, state| {
+            self.starved.store(guard.is_full(), Ordering::SeqCst);
+            state.wish();
+            state.room(u16::MAX) >= count && !guard.is_full()
+        })
+    }
+
+    /// The same for a ring without any frame that the daemon has not taken.
+    pub(crate) fn arm_empty(&self) -> bool {
+        self.locked(|_, state| {
+            state.wish();
+            state.room(u16::MAX) == state.size() && self.leases.outstanding() == 0
+        })
+    }
+
+    /// Whether the daemon tells when there is room.
+    pub(crate) fn tells_all(&self) -> bool {
+        self.locked(|_, state| state.conn.tells_all())
+    }
+
+    /// Goes on with a new connection, which gets what the daemon has not taken from the old one. False while leases are out:
+    /// then the publication of the last says so ([`Owed::service`]).
+    pub(crate) fn move_to(&self, conn: &Arc<Conn>) -> bool {
+        self.moving.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let moved = self.locked(|_, state| {
+            if self.leases.outstanding() != 0 {
+                return false;
+            }
+            state.room(u16::MAX);
+            let (old, mut from) = (state.conn.clone(), state.tail);
+            let (mut to, size) = (0u16, conn.tx.ring.size());
+            while from != state.next && to != size {
+                let [low, _] = old.tx.ring.words(from);
+                let len = ((low >> 32) as u32).min(old.tx.buffers.room);
+                let (source, target) = (
+                    old.tx.buffer(old.base(), from),
+                    conn.tx.buffer(conn.base(), to),
+                );
+                // SAFETY: two buffers of regions of ours that are alive, each of `room` bytes.
+                unsafe { copy_through(target, source, len as usize) };
+                conn.tx.describe(to, len, low as u16 & DESC_FLAG_NEXT);
+                (from, to) = (from.wrapping_add(1), to.wrapping_add(1));
+            }
+            *state = State {
+                conn: conn.clone(),
+                next: to,
+                tail: 0,
+                wish: 0,
+            };
+            conn.tx.ring.publish(to);
+            let _ = eventfd::signal(&conn.tx.event);
+            true
+        });
+        if moved {
+            self.moving.store(false, Ordering::SeqCst);
+        }
+        moved
+    }
+}
+
+impl State {
+    fn wish(&mut self) {
+        self.wish = self.wish.wrapping_add(1).max(1);
+        self.conn.tx.ring.set_wish(self.wish);
+        fence(Ordering::SeqCst);
+    }
+}
+
+impl core::fmt::Debug for Tx {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Tx")
+            .field("leases", &self.leases)
+            .finish_non_exhaustive()
+    }
+}
