@@ -128,12 +128,9 @@ fn passes(daemon: &Daemon, a: &Wire, s: &Wire, address: Ipv4Addr) -> bool {
 }
 
 /// The DHCP server and router of a namespace.
-fn serve(lab: &Lab, guest: &str) -> Option<Running> {
+fn serve(lab: &Lab, guest: &str, test: &str) -> Option<Running> {
     if run(std::process::Command::new("sh").args(["-c", "command -v dnsmasq busybox"])).code != 0 {
-        skip(
-            "a_guest_speaks_for_what_it_is_given",
-            "dnsmasq or busybox is missing",
-        );
+        skip(test, "dnsmasq or busybox is missing");
         return None;
     }
     let file = lab.directory().join("leases");
@@ -242,7 +239,7 @@ fn a_guest_speaks_for_what_it_is_given() {
     lab.ip("a", "address add 10.3.0.9/24 dev eth0");
     assert!(!lab.ping("a", "10.3.0.1", 1));
     lab.ip("a", "address del 10.3.0.9/24 dev eth0");
-    let Some(_server) = serve(&lab, "s") else {
+    let Some(_server) = serve(&lab, "s", "a_guest_speaks_for_what_it_is_given") else {
         return;
     };
     let client = ask_for_address(&lab, "a");
@@ -292,6 +289,73 @@ fn a_guest_speaks_for_what_it_is_given() {
     assert!(!lab.ping("a", "10.3.0.1", 1));
     daemon.must("vnic set a0 dynamic-methods=none");
     assert!(!lab.ping("a", "fd04::1", 1));
+}
+
+/// Addresses that the guest's kernel makes of secrets, as most do now: a link-local one, a stable and a temporary one in each prefix. They
+/// pass once nobody has objected; one that another guest has does not.
+#[test]
+fn a_guest_speaks_for_what_it_chooses() {
+    let Some(lab) = Lab::start("a_guest_speaks_for_what_it_chooses") else {
+        return;
+    };
+    let daemon = lab.daemon();
+    daemon.must("bridge create br0");
+    let on = "--set ip-nospoof=on --set restricted=on --set router-guard=on";
+    for (guest, last, words) in [
+        ("s", "05", "--set trusted=on"),
+        ("a", "0a", on),
+        ("b", "0b", on),
+    ] {
+        lab.namespace(guest);
+        has_ipv6(&lab, guest);
+        if guest == "a" {
+            let secret = lab.within(guest, || {
+                let conf = "/proc/sys/net/ipv6/conf/default";
+                std::fs::write(format!("{conf}/addr_gen_mode"), "3")?;
+                std::fs::write(format!("{conf}/use_tempaddr"), "2")
+            });
+            secret.expect("secrets");
+        }
+        let words = format!("--mac 02:00:00:00:00:{last} {words}");
+        daemon.tap(&lab, &format!("{guest}0"), guest, "", &words);
+    }
+    lab.ip("s", "address add 10.3.0.1/24 dev eth0");
+    lab.ip("s", "address add fd04::1/64 dev eth0 nodad");
+    let Some(_server) = serve(&lab, "s", "a_guest_speaks_for_what_it_chooses") else {
+        return;
+    };
+    let has = |address: &str| {
+        let own = format!("{address}/");
+        let shown = lab.ip("a", "-6 -o address show dev eth0 -tentative");
+        shown.contains(&own)
+    };
+    let chosen = until_some("a's kernel has three of its own", || {
+        let all = learned(&daemon, "a0", "slaac");
+        let own = |address: &String| *address != "fd04::ff:fe00:a" && has(address);
+        let own: Vec<String> = all.into_iter().filter(own).collect();
+        (own.len() == 3).then_some(own)
+    });
+    let pings = |guest: &str, from: &str, to: &str| {
+        let words = ["-n", "-q", "-c", "1", "-W", "5", "-I", from, to];
+        run(lab.command(guest, "ping").args(words)).code == 0
+    };
+    let (local, global): (Vec<_>, Vec<_>) = chosen.iter().partition(|a| a.starts_with("fe80:"));
+    assert_eq!((local.len(), global.len()), (1, 2), "{chosen:?}");
+    for address in &global {
+        assert!(pings("a", address, "fd04::1"), "{address}");
+    }
+    assert!(pings(
+        "a",
+        &format!("{}%eth0", local[0]),
+        "fe80::ff:fe00:5%eth0"
+    ));
+    // Another guest that takes one, and asks nobody, speaks for none.
+    let stolen = global[0];
+    lab.ip("b", &format!("address add {stolen}/64 dev eth0 nodad"));
+    let before = daemon.drops("b0", "ip-spoof");
+    assert!(!pings("b", stolen, "fd04::1"));
+    assert!(daemon.drops("b0", "ip-spoof") > before);
+    assert_eq!(daemon.drops("a0", "ip-spoof"), 0);
 }
 
 /// Another guest's answers give nothing, whoever they are for; nor does a server's in the wrong shape. An address that is another guest's

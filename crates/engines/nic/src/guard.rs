@@ -51,7 +51,7 @@ mod address;
 mod dhcp;
 
 pub use address::IpNospoof;
-pub(crate) use address::interface_id;
+pub(crate) use address::{interface_id, link_local};
 pub use dhcp::DhcpNospoof;
 
 use ether::proto;
@@ -60,8 +60,8 @@ use ether::proto;
 pub(crate) mod nd {
     pub(super) const ROUTER_SOLICITATION: u8 = 133;
     pub(crate) const ROUTER_ADVERTISEMENT: u8 = 134;
-    pub(super) const NEIGHBOUR_SOLICITATION: u8 = 135;
-    pub(super) const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
+    pub(crate) const NEIGHBOUR_SOLICITATION: u8 = 135;
+    pub(crate) const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
     pub(super) const REDIRECT: u8 = 137;
 }
 /// ICMP redirect (RFC 792) and router advertisement (RFC 1256).
@@ -113,6 +113,8 @@ enum Judged {
     Passes,
     /// It passes, and a learner has to know of it.
     Asks,
+    /// It passes if the learner lets the member have the address that it asks for.
+    Claims,
     Drops(Drop),
 }
 
@@ -181,7 +183,11 @@ impl Guard {
         if let Some(addresses) = named
             && !addresses.allow(&packet)?
         {
-            return Ok(Judged::Drops(Drop::IpSpoof));
+            let may_learn = self.learner.is_some() && is_untagged(&packet.layers);
+            return Ok(match may_learn && IpNospoof::is_question(&packet)? {
+                true => Judged::Claims,
+                false => Judged::Drops(Drop::IpSpoof),
+            });
         }
         if let Some(clients) = &rules.clients
             && !clients.allow(&packet)?
@@ -198,15 +204,19 @@ impl Guard {
             packet.datagram()?;
             return Ok(Judged::Asks);
         }
+        let neighbour = nd::NEIGHBOUR_SOLICITATION..=nd::NEIGHBOUR_ADVERTISEMENT;
+        if self.learner.is_some() && packet.icmp6().is_some_and(|n| neighbour.contains(&n)) {
+            return Ok(Judged::Asks);
+        }
         Ok(Judged::Passes)
     }
 }
 
 impl Guard {
     /// Decides about a burst of a member that speaks for these addresses, if that is checked. Of each frame that a learner has to know
-    /// of, a bit.
-    fn decide(&self, named: Option<&IpNospoof>, frames: &mut Leaving<'_>) -> u64 {
-        let mut asking = 0;
+    /// of, a bit, and of each that it decides about.
+    fn decide(&self, named: Option<&IpNospoof>, frames: &mut Leaving<'_>) -> [u64; 2] {
+        let (mut asking, mut claiming) = (0, 0);
         for i in 0..frames.len() {
             while let Some(meta) = frames.passing(i) {
                 let (heads, len) = (frames.heads(), meta.len);
@@ -220,13 +230,17 @@ impl Guard {
                         asking |= 1 << i;
                         break;
                     }
+                    Ok(Judged::Claims) => {
+                        claiming |= 1 << i;
+                        break;
+                    }
                     Ok(Judged::Drops(reason)) => frames.decide(i, Verdict::drop(reason)),
                     Err(Need(upto)) if frames.deepen(i, upto) => {}
                     Err(Need(_)) => frames.decide(i, Verdict::drop(self.unread)),
                 }
             }
         }
-        asking
+        [asking, claiming]
     }
 }
 
@@ -238,10 +252,16 @@ impl IngressStage for Guard {
         };
         let now = frames.heads().now;
         let mut learned = learner.lock(now);
-        let asking = self.decide(Some(learned.allowed()), frames);
-        for i in (0..frames.len()).filter(|i| asking >> i & 1 != 0) {
-            if let Some(len) = frames.passing(i).map(|meta| meta.len) {
-                learned.sent(now, frames.heads().private(i), len);
+        let [asking, claiming] = self.decide(Some(learned.allowed()), frames);
+        for i in (0..frames.len()).filter(|i| (asking | claiming) >> i & 1 != 0) {
+            let Some(len) = frames.passing(i).map(|meta| meta.len) else {
+                continue;
+            };
+            let bytes = frames.heads().private(i);
+            if asking >> i & 1 != 0 {
+                learned.sent(now, bytes, len);
+            } else if !learned.claims(now, bytes, len) {
+                frames.decide(i, Verdict::drop(Drop::IpSpoof));
             }
         }
     }

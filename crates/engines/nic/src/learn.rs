@@ -19,11 +19,11 @@
 //! | --- | --- | --- |
 //! | DHCPv4 | the address of an ACK with the `xid`, the hardware address and the client identifier of a request of the member in the last 60 s; one for each client | its lease time; an ACK of another address, a NAK, RELEASE, DECLINE |
 //! | DHCPv6 | addresses and delegated prefixes of a REPLY with the transaction and the DUID of a request | their valid lifetime; RELEASE, DECLINE |
-//! | SLAAC | for each autonomous /64 of a router advertisement, the address whose interface identifier is made of an own link-layer address (RFC 4291) | its valid lifetime, by the rules of RFC 4862, section 5.5.3 |
+//! | SLAAC | for each autonomous /64 of a router advertisement, the address whose interface identifier is made of an own link-layer address (RFC 4291), and those that the guest takes for itself ([`claims`]) | its valid lifetime, by the rules of RFC 4862, section 5.5.3 |
 //!
 //! An address that another member of the VLAN has by name is not given: a DHCP answer with it is dropped. One that another
 //! member was given is that one's no more ([`Holders`]). What is malformed, in fragments, tagged or not whole teaches nothing. Addresses of
-//! DHCP are unicast, those of DHCPv6 and SLAAC in 2000::/3 or fc00::/7: neither link-local nor IPv4-mapped.
+//! DHCP are unicast, those of DHCPv6 and routers in 2000::/3 or fc00::/7: neither link-local nor IPv4-mapped.
 //!
 //! # Ownership and lifetime
 //! A [`Learner`] belongs to one member in one VLAN with its link-layer addresses; with other ones it begins anew. It survives
@@ -38,23 +38,26 @@
 //! that would give more is dropped, so a guest that fills its tables hurts nobody else. Messages up to 1,920 bytes.
 //!
 //! # Not done
-//! **Interface identifiers that are not made of a link-layer address** (RFC 7217, RFC 8981). **Leases of tagged VLANs**: what is
-//! learned counts for untagged frames.
+//! **Leases of tagged VLANs**: what is learned counts for untagged frames.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use windlass_frame::Tick;
 use windlass_stats::Drop as Reason;
 
-use crate::guard::IpNospoof;
+use crate::guard::{IpNospoof, link_local};
 use crate::stage::{EgressStage, Entering};
 
+mod claims;
 mod holders;
 mod message;
 mod trusted;
 
+pub use claims::CLAIMS_MAX;
+use claims::Claim;
 pub use holders::Holders;
 use message::{Answer, Offer, Said};
 pub use trusted::Trusted;
@@ -157,6 +160,8 @@ type Tell = Arc<dyn Fn() + Send + Sync>;
 /// What one member has learned.
 pub struct Learner {
     table: Mutex<Table>,
+    /// Some addresses are claimed: objections are looked for.
+    has_claims: AtomicBool,
 }
 
 impl std::fmt::Debug for Learner {
@@ -180,6 +185,9 @@ pub struct Table {
     allowed: IpNospoof,
     /// When the first lease ends.
     ends: Option<Tick>,
+    claims: Vec<Claim>,
+    /// When the first claim is a lease.
+    ripens: Option<Tick>,
 }
 
 /// An answer gives what the member may not have.
@@ -199,7 +207,7 @@ impl Learner {
         holders: &Arc<Holders>,
         tell: Tell,
     ) -> Arc<Learner> {
-        Arc::new_cyclic(|me| {
+        let learner = Arc::new_cyclic(|me| {
             let mut table = Table {
                 me: me.clone(),
                 member,
@@ -211,12 +219,23 @@ impl Learner {
                 leases: Vec::new(),
                 pending: VecDeque::new(),
                 ends: None,
+                claims: Vec::new(),
+                ripens: None,
             };
             table.renew();
             Learner {
                 table: Mutex::new(table),
+                has_claims: AtomicBool::new(false),
             }
-        })
+        });
+        let me = Arc::downgrade(&learner);
+        let taken = |address| Some((holders.claim(address, &me)?, address));
+        take_away(own_links(macs).filter_map(taken).collect());
+        learner
+    }
+
+    fn note_claims(&self, has_claims: bool) {
+        self.has_claims.store(has_claims, Ordering::Release);
     }
 
     /// Whether it is of a member with these link-layer addresses, among these holders.
@@ -236,6 +255,9 @@ impl Learner {
         if table.ends.is_some_and(|ends| ends <= now) {
             table.forget(|lease| lease.is_over(now));
         }
+        if table.ripens.is_some_and(|ripens| ripens <= now) {
+            table.ripen(now);
+        }
         table
     }
 
@@ -244,6 +266,7 @@ impl Learner {
         let mut table = self.table();
         if table.conf != conf {
             table.conf = conf;
+            table.end_claims();
             table.renew();
         }
         let (methods, holders, member) = (table.conf.methods, table.holders.clone(), table.member);
@@ -267,8 +290,8 @@ impl Learner {
                 bits: lease.bits,
                 seconds: 0,
             };
-            if !lease.is_over(now) && table.may_have(&offer) && table.conf.methods.has(lease.method)
-            {
+            let may_have = table.may_have(&offer) || table.may_have_chosen(&lease);
+            if !lease.is_over(now) && may_have && table.conf.methods.has(lease.method) {
                 table.keep(lease, &mut losers);
             }
         }
@@ -284,7 +307,14 @@ pub struct Given(pub Arc<Learner>);
 
 impl EgressStage for Given {
     fn enter(&self, now: Tick, frames: &mut Entering<'_>) {
+        let has_claims = self.0.has_claims.load(Ordering::Acquire);
         for k in 0..frames.len() {
+            if has_claims
+                && let Some((bytes, _)) = frames.private(k)
+                && let Some(address) = claims::objected(bytes)
+            {
+                self.0.lock(now).is_objected(address.into());
+            }
             if !frames.passing(k).is_some_and(|meta| meta.off.gives()) {
                 continue;
             }
@@ -300,10 +330,17 @@ impl EgressStage for Given {
     }
 }
 
+/// The link-local addresses made of these link-layer addresses.
+fn own_links(macs: &[u64]) -> impl Iterator<Item = IpAddr> + '_ {
+    macs.iter().map(|mac| link_local(*mac).into())
+}
+
 /// Has learners forget addresses that others have now. No lock is held.
 fn take_away(losers: Losers) {
     for (learner, address) in losers {
-        learner.table().forget(|lease| lease.address == address);
+        let mut table = learner.table();
+        table.is_objected(address);
+        table.forget(|lease| lease.address == address);
     }
 }
 
@@ -340,6 +377,7 @@ impl Table {
             Some(Said::Returns { method, addresses }) => self.forget(|lease| {
                 lease.method == method && addresses.contains(&(lease.address, lease.bits))
             }),
+            Some(Said::Uses(address)) => self.uses(address),
             _ => {}
         }
     }
@@ -380,10 +418,11 @@ impl Table {
         }
     }
 
-    /// The addresses that the member makes of an advertised prefix. What it may not have is left out: the advertisement has more in it.
+    /// The addresses that the member makes of an advertised prefix, and those of it that it has. What it may not have is left out: the advertisement has more in it.
     fn autoconfigure(&mut self, now: Tick, prefix: u64, seconds: u32, losers: &mut Losers) {
-        for mac in self.macs.clone().iter() {
-            let id = crate::guard::interface_id(*mac);
+        let made = self.macs.iter().map(|mac| crate::guard::interface_id(*mac));
+        let ids: Vec<u64> = made.chain(self.chosen_in(prefix)).collect();
+        for id in ids {
             let mut offer = Offer {
                 address: IpAddr::V6((u128::from(prefix) << 64 | u128::from(id)).into()),
                 bits: 128,
@@ -459,17 +498,20 @@ impl Table {
 
     /// Enters one lease, in the place of the former one of the address. [`Table::renew`] has to follow.
     fn keep(&mut self, lease: Lease, losers: &mut Losers) {
-        self.leases.retain(|other| {
-            (other.address, other.bits, other.method) != (lease.address, lease.bits, lease.method)
+        let former = self.leases.iter().position(|other| {
+            (other.address, other.bits, other.method) == (lease.address, lease.bits, lease.method)
         });
-        if self.leases.len() >= LEASES_MAX {
+        if former.is_none() && self.leases.len() >= LEASES_MAX {
             return;
         }
         if lease.address.is_ipv4() || lease.bits == 128 {
             let loser = self.holders.claim(lease.address, &self.me);
             losers.extend(loser.map(|loser| (loser, lease.address)));
         }
-        self.leases.push(lease);
+        match former.and_then(|at| self.leases.get_mut(at)) {
+            Some(former) => *former = lease,
+            None => self.leases.push(lease),
+        }
     }
 
     /// Forgets some of what was learned.
@@ -497,8 +539,10 @@ impl Table {
 
 impl Drop for Table {
     fn drop(&mut self) {
-        for lease in &self.leases {
-            self.holders.release(lease.address, &self.me);
+        self.end_claims();
+        let leased = self.leases.iter().map(|lease| lease.address);
+        for address in leased.chain(own_links(&self.macs)) {
+            self.holders.release(address, &self.me);
         }
     }
 }

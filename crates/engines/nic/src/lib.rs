@@ -73,7 +73,8 @@ mod stage;
 pub use flow::FlowHash;
 pub use guard::{DhcpNospoof, Guard, IpNospoof, Protection, is_readable};
 pub use learn::{
-    Conf, Given, Holders, LEASES_MAX, Learner, Lease, Method, Methods, PENDING_MAX, Table, Trusted,
+    CLAIMS_MAX, Conf, Given, Holders, LEASES_MAX, Learner, Lease, Method, Methods, PENDING_MAX,
+    Table, Trusted,
 };
 pub use leave::leave;
 pub use stage::{

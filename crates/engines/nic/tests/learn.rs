@@ -8,8 +8,8 @@ use std::sync::Arc;
 use packets::*;
 use windlass_frame::{Claim, Deepen, HEADROOM, Heads, Pick, RxId, SNAP, Tick};
 use windlass_nic::{
-    Conf, EgressStage, Entering, Fate, Given, Guard, Holders, IngressStage, IpNospoof, LEASES_MAX,
-    Learner, Leaving, Methods, PENDING_MAX, Protection, Trusted,
+    CLAIMS_MAX, Conf, EgressStage, Entering, Fate, Given, Guard, Holders, IngressStage, IpNospoof,
+    LEASES_MAX, Learner, Leaving, Methods, PENDING_MAX, Protection, Trusted,
 };
 use windlass_stats::Drop;
 
@@ -175,6 +175,40 @@ impl Member {
     fn waits(&mut self, seconds: u64) {
         self.now = self.now.plus(seconds * SECOND);
     }
+
+    /// Asks whether anybody has an address, before it is used; whether the question passes.
+    fn questions(&self, address: Ipv6Addr) -> bool {
+        self.sends(&question(self.mac, address, &[]))
+    }
+
+    /// Asks, waits, and uses it.
+    fn takes(&mut self, address: Ipv6Addr) -> bool {
+        let passes = self.questions(address);
+        self.waits(1);
+        assert_eq!(self.speaks_for(address), passes);
+        passes
+    }
+}
+
+fn question(mac: Mac, address: Ipv6Addr, options: &[u8]) -> Vec<u8> {
+    let packet = discovery(Ipv6Addr::UNSPECIFIED, &neighbour(135, address, options));
+    ethernet([0x33, 0x33, 0xff, 0, 0, 1], mac, &[], IPV6, &packet)
+}
+
+/// A message of neighbour discovery to all.
+fn discovery(from: Ipv6Addr, message: &[u8]) -> Vec<u8> {
+    ipv6(from, NODES, ICMP6, message)
+}
+
+/// What another host says that has an address, or is about to.
+fn objection(number: u8, from: Ipv6Addr, address: Ipv6Addr) -> Vec<u8> {
+    let packet = discovery(from, &neighbour(number, address, &[]));
+    ethernet([0x33, 0x33, 0, 0, 0, 1], OTHER, &[], IPV6, &packet)
+}
+
+/// An address of a guest's own choice.
+fn chosen(prefix: Ipv6Addr, id: u64) -> Ipv6Addr {
+    Ipv6Addr::from_bits(prefix.to_bits() | u128::from(id))
 }
 
 fn four(message: &[u8]) -> Vec<u8> {
@@ -648,4 +682,161 @@ fn tags_are_other_vlans() {
     assert!(!a.sends(&tagged(&[[0x81, 0, 0, 5]])));
     assert!(!a.sends(&tagged(&[[0x81, 0, 0, 0], [0x81, 0, 0, 0]])));
     assert!(!a.sends(&tagged(&[[0x88, 0xa8, 0, 0]])));
+}
+
+/// Stable-privacy and temporary addresses: who asks whether anybody has one, has it after half a second, as long as its prefix is valid.
+#[test]
+fn a_guest_takes_addresses_of_its_own() {
+    let local: Ipv6Addr = "fe80::".parse().expect("an address");
+    let mut a = Member::alone();
+    let (stable, temporary) = (chosen(PREFIX, 0x1234_5678_9abc_def0), chosen(PREFIX, 77));
+    assert!(!a.questions(stable), "no router has spoken");
+    assert!(a.takes(chosen(local, 99)), "link-local needs none");
+    assert!(a.gets(&advertises(&prefix_option(PREFIX, 64, 0xc0, HOUR))));
+    assert!(!a.speaks_for(stable) && a.questions(stable) && !a.speaks_for(stable));
+    a.now = a.now.plus(SECOND / 2 - 1);
+    assert!(!a.speaks_for(stable));
+    a.now = a.now.plus(1);
+    assert!(a.speaks_for(stable) && a.questions(stable));
+    assert!(a.takes(temporary));
+    for (name, refused) in [
+        ("another prefix", question(OWN, SIX, &[])),
+        ("the router's", question(OWN, PREFIX, &[])),
+        (
+            "anycast",
+            question(OWN, chosen(PREFIX, 0xfdff_ffff_ffff_ff80), &[]),
+        ),
+        (
+            "an own link-layer address",
+            question(OWN, chosen(PREFIX, 5), &link_option(1, OWN)),
+        ),
+        ("half an option", question(OWN, chosen(PREFIX, 5), &[1])),
+        ("tagged", {
+            let packet = discovery(
+                Ipv6Addr::UNSPECIFIED,
+                &neighbour(135, chosen(PREFIX, 5), &[]),
+            );
+            ethernet(ALL, OWN, &[[0x81, 0, 0, 5]], IPV6, &packet)
+        }),
+    ] {
+        assert!(!a.sends(&refused), "{name}");
+        a.waits(1);
+        assert!(!a.speaks_for(chosen(PREFIX, 5)), "{name}");
+    }
+    // Advertisements go on for all of them.
+    a.waits(u64::from(HOUR) - 60);
+    assert!(a.gets(&advertises(&prefix_option(PREFIX, 64, 0xc0, HOUR))));
+    a.waits(u64::from(HOUR) - 1);
+    assert!(a.speaks_for(stable) && a.speaks_for(temporary) && a.speaks_for(own_of(PREFIX, OWN)));
+    a.waits(1);
+    assert!(!a.speaks_for(stable) && a.speaks_for(chosen(local, 99)) && !a.questions(stable));
+    let next = Member::alone();
+    next.learner.restore(a.now, a.learner.leases(a.now));
+    assert!(next.speaks_for(chosen(local, 99)));
+}
+
+/// Whoever has the address says so in time, or asks for it too; later it is another's word.
+#[test]
+fn an_objection_keeps_an_address() {
+    let (source, none) = (link_local(OTHER), Ipv6Addr::UNSPECIFIED);
+    let mut a = Member::alone();
+    assert!(a.gets(&advertises(&prefix_option(PREFIX, 64, 0xc0, HOUR))));
+    let (want, other) = (chosen(PREFIX, 1234), chosen(PREFIX, 4321));
+    for (name, frame, keeps) in [
+        ("an answer", objection(136, source, want), true),
+        ("the same question", objection(135, none, want), true),
+        (
+            "an answer about another",
+            objection(136, source, other),
+            false,
+        ),
+        (
+            "a question of somebody",
+            objection(135, source, want),
+            false,
+        ),
+        (
+            "from behind a router",
+            with(objection(136, source, want), 21, &[254]),
+            false,
+        ),
+        ("cut", objection(136, source, want)[..77].to_vec(), false),
+    ] {
+        assert!(a.questions(want), "{name}");
+        assert!(a.gets_of(&frame, false), "{name}");
+        a.waits(1);
+        assert_eq!(a.speaks_for(want), !keeps, "{name}");
+        if !keeps {
+            assert!(a.gets_of(&objection(136, source, want), false));
+            assert!(a.speaks_for(want), "{name}: too late");
+            a = Member::alone();
+            assert!(a.gets(&advertises(&prefix_option(PREFIX, 64, 0xc0, HOUR))));
+        }
+    }
+}
+
+/// An address is the first one's: from the question on, and for as long as it has it. Nobody takes what is made of another member's
+/// link-layer address, or named for it; what a server gives goes before.
+#[test]
+fn who_asks_first_has_it() {
+    let holders = Arc::<Holders>::default();
+    let (mut a, mut b) = (
+        Member::new(1, OWN, &holders),
+        Member::new(2, OTHER, &holders),
+    );
+    let frame = advertises(&prefix_option(PREFIX, 64, 0xc0, HOUR));
+    assert!(a.gets(&frame) && b.gets(&frame));
+    let want = chosen(PREFIX, 1234);
+    assert!(a.questions(want) && !b.questions(want), "asked for");
+    a.waits(1);
+    assert!(a.speaks_for(want) && !b.takes(want));
+    assert!(!a.takes(own_of(PREFIX, OTHER)) && !a.takes(link_local(OTHER)));
+    holders.name([(chosen(PREFIX, 5).into(), 2)]);
+    assert!(!a.takes(chosen(PREFIX, 5)));
+    // A server gives the other one what it has, and what it has asked for.
+    assert!(a.questions(chosen(PREFIX, 6)));
+    let client = client_duid(&duid_ll(OTHER));
+    let gives = ia(3, &[(chosen(PREFIX, 6), HOUR), (want, HOUR)]);
+    assert!(b.asks6(&dhcp6(3, &client)));
+    let answer = six(&dhcp6(7, &[&client[..], &gives].concat()));
+    assert!(b.gets(&with(answer, 0, &OTHER)));
+    a.waits(1);
+    assert!(!a.speaks_for(chosen(PREFIX, 6)) && !a.speaks_for(want) && b.speaks_for(want));
+    // One that is gone leaves what it had.
+    let left = chosen(PREFIX, 7);
+    assert!(a.takes(left) && !b.takes(left) && a.questions(chosen(PREFIX, 8)));
+    drop(a);
+    assert!(b.takes(left) && b.takes(chosen(PREFIX, 8)));
+    // A member that comes later has the link-local address of its own.
+    let third = [2, 0, 0, 0, 0, 0x0c];
+    assert!(b.takes(link_local(third)));
+    let c = Member::new(3, third, &holders);
+    assert!(c.speaks_for(link_local(third)) && !b.speaks_for(link_local(third)));
+}
+
+/// A guest that always makes new ones keeps those that it uses.
+#[test]
+fn addresses_of_a_guests_choice_are_bounded() {
+    let mut a = Member::alone();
+    let local = chosen("fe80::".parse().expect("an address"), 99);
+    assert!(a.takes(local));
+    assert!(a.gets(&advertises(&prefix_option(PREFIX, 64, 0xc0, HOUR))));
+    let uses = |a: &Member, from: Ipv6Addr| {
+        let packet = discovery(from, &neighbour(135, link_local(SERVER), &[]));
+        a.sends(&ethernet(SERVER, a.mac, &[], IPV6, &packet))
+    };
+    let first = chosen(PREFIX, 1);
+    for id in 1..=100 {
+        assert!(a.takes(chosen(PREFIX, id)), "{id}");
+        assert!(uses(&a, first), "{id}");
+        assert!(a.learner.leases(a.now).len() <= CLAIMS_MAX + 1);
+    }
+    assert!(a.speaks_for(first) && a.speaks_for(local) && !a.speaks_for(chosen(PREFIX, 2)));
+    let last = 100 - CLAIMS_MAX as u64 + 3;
+    assert!(!a.speaks_for(chosen(PREFIX, last - 1)) && a.speaks_for(chosen(PREFIX, last)));
+    // Questions alone are bounded, too.
+    for id in 1000..1000 + CLAIMS_MAX as u64 {
+        assert!(a.questions(chosen(PREFIX, id)), "{id}");
+    }
+    assert!(!a.questions(chosen(PREFIX, 2000)) && !a.speaks_for(local));
 }

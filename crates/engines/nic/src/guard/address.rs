@@ -173,6 +173,19 @@ impl IpNospoof {
         Ok(self.allow_discovery(packet, source != 0, number, message))
     }
 
+    /// Whether a packet asks if anybody has an address (RFC 4862, section 5.4.2), whichever that is.
+    pub(super) fn is_question(packet: &Packet<'_>) -> Result<bool, Need> {
+        let source = packet
+            .ip::<16>(8)
+            .filter(|_| packet.icmp6() == Some(nd::NEIGHBOUR_SOLICITATION));
+        if source != Some(&[0; 16]) || packet.layers.fragment != Fragment::No {
+            return Ok(false);
+        }
+        let message = packet.message(packet.layers.end as usize)?;
+        let options = message.and_then(|message| message.get(24..));
+        Ok(options.is_some_and(|options| options_allow(options, None)))
+    }
+
     /// A message of neighbour discovery (RFC 4861, sections 4 and 6.1, 7.1).
     fn allow_discovery(
         &self,
@@ -242,6 +255,6 @@ pub(crate) const fn interface_id(mac: u64) -> u64 {
 }
 
 /// The link-local address with that identifier.
-fn link_local(mac: u64) -> Ipv6Addr {
+pub(crate) fn link_local(mac: u64) -> Ipv6Addr {
     (0xfe80 << 112 | u128::from(interface_id(mac))).into()
 }

@@ -52,6 +52,17 @@ impl Holders {
             .and_then(|former| former.upgrade())
     }
 
+    /// The address is this learner's, unless another one has it; whether it is.
+    pub(super) fn claim_free(&self, address: IpAddr, by: &Weak<Learner>) -> bool {
+        let mut known = self.known();
+        let has = known.learned.get(&address);
+        let is_free = has.is_none_or(|has| has.ptr_eq(by) || has.strong_count() == 0);
+        if is_free {
+            known.learned.insert(address, by.clone());
+        }
+        is_free
+    }
+
     /// The address is nobody's, if it was this learner's.
     pub(super) fn release(&self, address: IpAddr, by: &Weak<Learner>) {
         let mut known = self.known();

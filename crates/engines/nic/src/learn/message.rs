@@ -50,6 +50,8 @@ pub(super) enum Said {
         method: Method,
         addresses: Vec<(IpAddr, u8)>,
     },
+    /// Neighbour discovery comes from one that it has.
+    Uses(IpAddr),
 }
 
 /// What it gets.
@@ -120,11 +122,43 @@ impl<'a> Packet<'a> {
             && u16::from_be_bytes([p0, p1]) == port;
         transport.get(8..length).filter(|_| is_it)
     }
+
+    /// The type, the source and the target of a question for a neighbour, or of an answer.
+    fn neighbour(&self) -> Option<(u8, Ipv6Addr, Ipv6Addr)> {
+        let source: &[u8; 16] = self
+            .bytes
+            .get(self.layers.l3_at()..)?
+            .get(8..)?
+            .first_chunk()?;
+        let message: &[u8; 24] = self.bytes.get(self.layers.l4_at()..)?.first_chunk()?;
+        let is_one = self.layers.kind == Kind::Ipv6
+            && self.layers.proto == proto::ICMPV6
+            && matches!(
+                message[0],
+                nd::NEIGHBOUR_SOLICITATION | nd::NEIGHBOUR_ADVERTISEMENT
+            );
+        let target: [u8; 16] = *message.last_chunk()?;
+        is_one.then(|| (message[0], (*source).into(), target.into()))
+    }
 }
 
-/// What a member of these link-layer addresses says to a DHCP server.
+/// The address that a member asks others for before it uses it.
+pub(super) fn asked(bytes: &[u8], len: u32) -> Option<Ipv6Addr> {
+    let (number, source, target) = Packet::new(bytes, len)?.neighbour()?;
+    (number == nd::NEIGHBOUR_SOLICITATION && source.is_unspecified()).then_some(target)
+}
+
+/// What a member of these link-layer addresses says to a DHCP server, or of its neighbours.
 pub(super) fn said(bytes: &[u8], len: u32, macs: &[u64]) -> Option<Said> {
     let packet = Packet::new(bytes, len)?;
+    if let Some((number, source, target)) = packet.neighbour() {
+        let used = match number {
+            nd::NEIGHBOUR_ADVERTISEMENT => target,
+            _ if source.is_unspecified() => target,
+            _ => source,
+        };
+        return Some(Said::Uses(used.into()));
+    }
     if let Some(message) = packet.datagram(Kind::Ipv4, SERVER) {
         return said4(message, macs);
     }
