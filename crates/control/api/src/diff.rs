@@ -6,7 +6,7 @@
 //! that go. So whatever a change refers to is there when it is made, and an address, a socket or a
 //! device is free before it is used again. A VNIC or an uplink whose attachment is another one, or whose
 //! new address another VNIC has until later in the same run, goes and comes again; all else changes in
-//! place, and its interface is never touched. A VNIC's vnd device that has another name is the same device.
+//! place, and its interface is never touched. A VNIC's vnd device that has another name is the same device: it changes in place, unless another one has that name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -316,15 +316,23 @@ fn flow_pairs<'a>(
     flows
 }
 
-/// A device goes with its VNIC, and comes again with it.
+/// A device goes with its VNIC, and comes again with it; so does one that gets a name which another one has until its own turn comes.
 fn vnd_pairs<'a>(
     old: &'a Document,
     new: &'a Document,
     replaced: &BTreeSet<&Name>,
 ) -> Pairs<'a, Vnd> {
     let mut vnds = pairs(&old.vnds, &new.vnds, |vnd| &vnd.vnic);
+    let leaving: BTreeSet<&Name> = vnds.gone.iter().map(|vnd| &vnd.vnic).collect();
+    let staying = old.vnds.iter().filter(|vnd| !leaving.contains(&vnd.vnic));
+    let taken: BTreeMap<_, _> = staying
+        .map(|vnd| ((&vnd.zone, &vnd.name), &vnd.vnic))
+        .collect();
     replace(&mut vnds, |old, new| {
-        old.zone != new.zone || replaced.contains(&old.vnic)
+        let holder = taken.get(&(&new.zone, &new.name));
+        old.zone != new.zone
+            || replaced.contains(&old.vnic)
+            || holder.is_some_and(|vnic| **vnic != new.vnic)
     });
     again(&mut vnds, &old.vnds, &new.vnds, |vnd| {
         replaced.contains(&vnd.vnic)

@@ -13,6 +13,7 @@ struct Seed {
     uplinks: Vec<(u8, u8, bool)>,
     vnics: Vec<(u8, u8, u8, u8)>,
     flows: Vec<(u8, u8, u8)>,
+    vnds: Vec<(u8, u8)>,
     entries: Vec<(u8, u8)>,
 }
 
@@ -25,15 +26,19 @@ fn seeds() -> impl Strategy<Value = Seed> {
         vec((0u8..8, 0u8..4, 0u8..8, 0u8..5), 0..10),
         vec((0u8..4, 0u8..8, 0u8..4), 0..6),
         vec((0u8..4, 0u8..8), 0..6),
+        vec((0u8..4, 0u8..8), 0..6),
     )
-        .prop_map(|(zones, bridges, uplinks, vnics, flows, entries)| Seed {
-            zones,
-            bridges,
-            uplinks,
-            vnics,
-            flows,
-            entries,
-        })
+        .prop_map(
+            |(zones, bridges, uplinks, vnics, flows, vnds, entries)| Seed {
+                zones,
+                bridges,
+                uplinks,
+                vnics,
+                flows,
+                vnds,
+                entries,
+            },
+        )
 }
 
 fn named(prefix: &str, number: u8) -> Name {
@@ -109,6 +114,14 @@ fn document(seed: &Seed) -> Document {
         }));
     }
     objects.extend(seed.flows.iter().map(flow));
+    for &(number, vnic) in &seed.vnds {
+        objects.push(Object::Vnd(Vnd {
+            name: format!("d{number}").parse().expect("a name"),
+            zone: Default::default(),
+            vnic: named("v", vnic),
+            properties: Default::default(),
+        }));
+    }
     for &(bridge, member) in &seed.entries {
         objects.push(Object::Fdb(StaticEntry {
             bridge: named("b", bridge),
