@@ -2,15 +2,26 @@
 
 mod peer;
 
-use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use peer::Peer;
+use rustix::io::Errno;
+use rustix::process::{Gid, Uid};
+use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
 use serde_json::{Value, json};
-use windlass_tests::{Daemon, Lab, frame, mac, until};
+use windlass_sys::unix::{SocketKind, connect};
+use windlass_tests::{Daemon, Lab, frame, mac, run, skip, until};
 
 const ONE: &str = "02:00:00:00:00:01";
 const TWO: &str = "02:00:00:00:00:02";
+const RED: u32 = 60_001;
+const BLUE: u32 = 60_002;
 
 fn socket(daemon: &Daemon, device: &str) -> PathBuf {
     daemon.runtime_dir().join("vnd").join(device)
@@ -120,4 +131,418 @@ fn devices_come_back() {
     let wanted =
         json!([{"name": "v0", "zone": "global", "vnic": "v0", "properties": {"rxbuf": 2 << 20}}]);
     assert_eq!(exported["vnds"], wanted);
+}
+
+/// The sockets under the directory of devices, as `ZONE/NAME`.
+fn sockets(daemon: &Daemon) -> BTreeSet<String> {
+    let all = daemon.runtime_dir().join("vnd");
+    let list = |path: &Path| {
+        let entries = fs::read_dir(path).expect("a directory");
+        entries.map(|entry| entry.expect("an entry").path())
+    };
+    let found = list(&all).flat_map(|zone| list(&zone));
+    let found = found.map(|path| path.strip_prefix(&all).expect("within").to_owned());
+    found.map(|path| path.display().to_string()).collect()
+}
+
+/// The devices of the daemon, as `ZONE/NAME`.
+fn names(daemon: &Daemon) -> BTreeSet<String> {
+    let list = daemon.json("vnd list");
+    let list = list.as_array().expect("a list").iter();
+    let name = |key: &Value| key.as_str().expect("text").to_owned();
+    list.map(|vnd| format!("{}/{}", name(&vnd["zone"]), name(&vnd["name"])))
+        .collect()
+}
+
+/// A device whose socket's place is taken waits, says why, and comes once the place is free; a rename to such a place keeps the
+/// program, too. What lies there is left alone.
+#[test]
+fn a_taken_path_is_waited_for() {
+    let Some(lab) = Lab::start("a_taken_path_is_waited_for") else {
+        return;
+    };
+    let daemon = daemon(&lab);
+    daemon.must("vnd create v1");
+    let (first, second) = (socket(&daemon, "global/v0"), socket(&daemon, "global/new"));
+    for path in [&first, &second] {
+        fs::write(path, "mine").expect("a file");
+    }
+    daemon.must("vnd create v0");
+    let reason = daemon.wait_for_state("vnic", "v0", "waiting");
+    assert!(reason.contains("is not a socket"), "{reason}");
+    fs::remove_file(&first).expect("removed");
+    let mut one = Peer::connect(first.clone(), 1);
+    let mut two = Peer::connect(socket(&daemon, "global/v1"), 1);
+    passes(&mut one, &mut two, TWO, "a");
+    daemon.must("vnd rename v0 new");
+    passes(&mut one, &mut two, TWO, "b");
+    until("it says why there is no socket", || {
+        let view = daemon.json("vnd list new")[0].take();
+        let why = view["details"]["socket"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned();
+        view["state"] == "up" && why.contains("is not a socket")
+    });
+    assert_eq!(fs::read_to_string(&second).expect("a file"), "mine");
+    fs::remove_file(&second).expect("removed");
+    until("the path is there", || second.exists());
+    passes(&mut two, &mut one, ONE, "c");
+    drop(one);
+    let mut one = Peer::connect(second, 1);
+    passes(&mut one, &mut two, TWO, "d");
+}
+
+/// Two devices swap their names in one change, and both programs stay.
+#[test]
+fn open_devices_swap_their_names() {
+    let Some(lab) = Lab::start("open_devices_swap_their_names") else {
+        return;
+    };
+    let daemon = daemon(&lab);
+    daemon.must("vnd create v0");
+    daemon.must("vnd create v1");
+    let mut one = Peer::connect(socket(&daemon, "global/v0"), 1);
+    let mut two = Peer::connect(socket(&daemon, "global/v1"), 1);
+    let mut document: Value = serde_json::from_str(&daemon.must("export")).expect("a document");
+    for (vnd, name) in [(0, "v1"), (1, "v0")] {
+        document["vnds"][vnd]["name"] = name.into();
+    }
+    let file = lab.directory().join("swapped.json");
+    fs::write(&file, document.to_string()).expect("a file");
+    daemon.must(&format!("apply {}", file.display()));
+    assert_eq!(listed(&daemon), "v0:v1:global:up\nv1:v0:global:up\n");
+    passes(&mut one, &mut two, TWO, "a");
+    passes(&mut two, &mut one, ONE, "b");
+    drop(one);
+    let mut one = Peer::connect(socket(&daemon, "global/v1"), 1);
+    passes(&mut one, &mut two, TWO, "c");
+}
+
+/// What takes the VNIC away from under an open device ends the connection: a delete of the VNIC, where the device has no name any
+/// more; and another bridge. A device with a name keeps its VNIC from being deleted, and on another bridge it can be opened again.
+#[test]
+fn a_device_ends_with_its_vnic() {
+    let Some(lab) = Lab::start("a_device_ends_with_its_vnic") else {
+        return;
+    };
+    let daemon = daemon(&lab);
+    daemon.must("vnd create v0");
+    let error = daemon.refuses(1, "vnic delete v0");
+    assert!(error.contains("destroy it first"), "{error}");
+    let mut one = Peer::connect(socket(&daemon, "global/v0"), 1);
+    daemon.wait_for_state("vnic", "v0", "up");
+    daemon.must("vnd destroy v0");
+    daemon.must("vnic delete v0");
+    until("the connection has ended", || one.has_ended());
+    assert_eq!(listed(&daemon), "");
+
+    daemon.must("bridge create br1");
+    daemon.must("vnd create v1");
+    let mut two = Peer::connect(socket(&daemon, "global/v1"), 1);
+    daemon.must("vnic set v1 --bridge br1");
+    until("the connection has ended", || two.has_ended());
+    drop(two);
+    let mut two = Peer::connect(socket(&daemon, "global/v1"), 1);
+    daemon.must("vnd destroy v1");
+    daemon.must("vnic set v1 --bridge br0");
+    until("the connection has ended", || two.has_ended());
+    daemon.must("vnd create v1");
+    daemon.must("vnd destroy v1");
+    daemon.must("vnic delete v1");
+    daemon.must("bridge delete br1");
+}
+
+/// The name of a device that was destroyed while it was open can be another device's at once, and the two are not mistaken for
+/// each other.
+#[test]
+fn a_name_is_used_again() {
+    let Some(lab) = Lab::start("a_name_is_used_again") else {
+        return;
+    };
+    let daemon = daemon(&lab);
+    daemon.must("vnd create dev -l v0");
+    let mut one = Peer::connect(socket(&daemon, "global/dev"), 1);
+    daemon.wait_for_state("vnic", "v0", "up");
+    daemon.must("vnd destroy dev");
+    daemon.must("vnd create dev -l v1");
+    let mut two = Peer::connect(socket(&daemon, "global/dev"), 1);
+    passes(&mut one, &mut two, TWO, "a");
+    passes(&mut two, &mut one, ONE, "b");
+    assert_eq!(
+        listed(&daemon),
+        "dev:v1:global:up\n<unknown>:v0:global:up\n"
+    );
+    drop(one);
+    until("the first has ended", || {
+        listed(&daemon) == "dev:v1:global:up\n"
+    });
+    assert!(!two.has_ended() && socket(&daemon, "global/dev").exists());
+}
+
+/// Does something as another user, of one group.
+fn as_user<T: Send>(uid: u32, work: impl FnOnce() -> T + Send) -> T {
+    let work = || {
+        // Of this thread only.
+        let (user, group) = (Uid::from_raw(uid), Gid::from_raw(uid));
+        rustix::thread::set_thread_groups(&[]).expect("no groups");
+        set_thread_res_gid(group, group, group).expect("a group");
+        set_thread_res_uid(user, user, user).expect("a user");
+        work()
+    };
+    std::thread::scope(|scope| scope.spawn(work).join().expect("done"))
+}
+
+/// The owner of a zone opens its devices and nobody else does, but root; the owner puts nothing beside them. With another owner, the
+/// program that has a device open keeps it, and the next ones are the next owner's.
+#[test]
+fn devices_are_their_owners() {
+    let Some(lab) = Lab::start("devices_are_their_owners") else {
+        return;
+    };
+    let daemon = daemon(&lab);
+    for path in [lab.directory(), daemon.directory()] {
+        fs::set_permissions(path, PermissionsExt::from_mode(0o755)).expect("opened");
+    }
+    daemon.must(&format!(
+        "zone create red --owner {RED} --group {RED} --bridge br0"
+    ));
+    daemon.must("vnic create r0 --zone red --bridge br0");
+    let error = daemon.refuses(4, "vnd create r0");
+    assert!(
+        error.contains("there is no VNIC \"r0\" in zone \"global\""),
+        "{error}"
+    );
+    daemon.must("vnd create r0 -z red");
+    let path = socket(&daemon, "red/r0");
+    until("the socket is there", || path.exists());
+    let meta = path.metadata().expect("it is there");
+    assert_eq!(
+        (meta.uid(), meta.gid(), meta.mode() & 0o777),
+        (RED, RED, 0o600)
+    );
+    let place = path.parent().expect("a directory");
+    let meta = place.metadata().expect("it is there");
+    assert_eq!((meta.uid(), meta.mode() & 0o777), (0, 0o711));
+    let opens = |uid| as_user(uid, || connect(&path, SocketKind::SeqPacket).map(drop));
+    assert_eq!(opens(RED), Ok(()));
+    assert_eq!(opens(BLUE), Err(Errno::ACCESS));
+    let attacks = || {
+        let file = place.join("mine");
+        let moved = [
+            fs::write(&file, "").is_ok(),
+            fs::rename(&path, &file).is_ok(),
+            fs::remove_file(&path).is_ok(),
+            std::os::unix::fs::symlink("/", &file).is_ok(),
+            fs::read_dir(place).is_ok(),
+        ];
+        moved
+    };
+    assert_eq!(as_user(RED, attacks), [false; 5]);
+
+    let mut peer = Peer::connect(path.clone(), 1);
+    daemon.wait_for_state("vnic", "r0", "up");
+    daemon.must(&format!("zone set red --owner {BLUE} --group {BLUE}"));
+    assert_eq!(path.metadata().expect("it is there").uid(), BLUE);
+    assert_eq!(opens(RED), Err(Errno::ACCESS));
+    daemon.must("vnd rename r0 r1 -z red");
+    let renamed = socket(&daemon, "red/r1");
+    until("the new path is there", || renamed.exists());
+    assert_eq!(renamed.metadata().expect("it is there").uid(), BLUE);
+    assert!(!peer.has_ended());
+    daemon.must("vnd destroy r1 -z red");
+    daemon.must("vnic delete r0");
+    until("the connection has ended", || peer.has_ended());
+    daemon.must("zone delete red");
+    assert!(!place.exists());
+}
+
+/// A daemon that is killed at any moment of creates, renames and destroys has, once it runs again, exactly the sockets of the devices in
+/// its document.
+#[test]
+fn a_killed_daemon_leaves_no_stray_socket() {
+    const KILLS: u64 = 12;
+    let Some(lab) = Lab::start("a_killed_daemon_leaves_no_stray_socket") else {
+        return;
+    };
+    let mut daemon = daemon(&lab);
+    let program = |words: &str| {
+        let mut command = daemon.command();
+        command.args(words.split_whitespace());
+        command
+    };
+    let mut rounds: Vec<Vec<Command>> = Vec::new();
+    for _ in 0..KILLS {
+        let steps = [
+            "vnd create v0",
+            "vnd rename v0 other",
+            "vnd create v1",
+            "vnd rename v1 v0",
+            "vnd rename other v1",
+            "vnd destroy v1",
+            "vnd destroy v0",
+        ];
+        rounds.push(steps.iter().map(|words| program(words)).collect());
+    }
+    for (round, steps) in rounds.iter_mut().enumerate() {
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let changes = scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    for step in steps.iter_mut() {
+                        // Refused, done or cut short.
+                        run(step);
+                    }
+                }
+            });
+            std::thread::sleep(Duration::from_millis(17 * (1 + round as u64)));
+            daemon.kill();
+            is_over.store(true, Ordering::Relaxed);
+            changes.join().expect("ended");
+        });
+        daemon.start_again();
+        until("the sockets are those of the document", || {
+            sockets(&daemon) == names(&daemon)
+        });
+        for name in names(&daemon) {
+            let name = name.strip_prefix("global/").expect("of no zone").to_owned();
+            daemon.must(&format!("vnd destroy {name}"));
+        }
+    }
+}
+
+/// On a full disk no device is made, renamed or destroyed, and the program that has it open does not notice.
+#[test]
+fn a_full_disk_keeps_devices() {
+    let Some(lab) = Lab::start("a_full_disk_keeps_devices") else {
+        return;
+    };
+    let state = lab.directory().join("daemon0/state");
+    fs::create_dir_all(&state).expect("a directory");
+    let mounted = run(Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=64k,mode=700", "tmpfs"])
+        .arg(&state));
+    if mounted.code != 0 {
+        return skip("a_full_disk_keeps_devices", mounted.err.trim());
+    }
+    let daemon = daemon(&lab);
+    daemon.must("vnd create v0");
+    let mut one = Peer::connect(socket(&daemon, "global/v0"), 1);
+    daemon.wait_for_state("vnic", "v0", "up");
+    let before = (listed(&daemon), sockets(&daemon));
+    let full = fs::write(state.join("filler"), vec![0; 1 << 20]);
+    let words = [
+        "vnd create v1",
+        "vnd rename v0 x",
+        "vnd destroy v0",
+        "vnd set v0 rxbuf=4M",
+    ];
+    let codes = words.map(|words| daemon.try_do(words).code);
+    let after = (listed(&daemon), sockets(&daemon));
+    let has_ended = one.has_ended();
+    let rxbuf = daemon.json("vnd list v0")[0]["rxbuf"].take();
+    drop(daemon);
+    run(Command::new("umount").arg(&state));
+    assert!(full.is_err(), "the disk is not full");
+    assert_eq!((codes, after), ([1; 4], before));
+    assert!(!has_ended);
+    assert_eq!(rxbuf, 65_536);
+}
+
+/// A change that fails behind its devices takes them back: those that it made are not there, those that it destroyed or renamed are as
+/// before, with their programs.
+#[test]
+fn a_failed_change_takes_devices_back() {
+    let Some(lab) = Lab::start("a_failed_change_takes_devices_back") else {
+        return;
+    };
+    let daemon = daemon(&lab);
+    daemon.must("bridge set br0 addresses-max=16");
+    daemon.must("vnic create v2 --bridge br0");
+    daemon.must("vnd create v0");
+    daemon.must("vnd create v1");
+    let mut one = Peer::connect(socket(&daemon, "global/v0"), 1);
+    let mut two = Peer::connect(socket(&daemon, "global/v1"), 1);
+    passes(&mut one, &mut two, TWO, "a");
+    let before = (listed(&daemon), sockets(&daemon));
+    let mut document: Value = serde_json::from_str(&daemon.must("export")).expect("a document");
+    document["vnds"] = json!([
+        {"name": "x", "zone": "global", "vnic": "v0"}, {"name": "v1", "zone": "global", "vnic": "v2"}
+    ]);
+    // More than the table has room for.
+    let entry = |n: u32| json!({"bridge": "br0", "vlan": 1, "mac": format!("02:00:00:00:01:{n:02x}"), "member": "v2"});
+    document["fdb"] = (0..64).map(entry).collect();
+    let file = lab.directory().join("full.json");
+    fs::write(&file, document.to_string()).expect("a file");
+    let error = daemon.refuses(1, &format!("apply {}", file.display()));
+    assert!(error.contains("fdb"), "{error}");
+    assert_eq!((listed(&daemon), sockets(&daemon)), before);
+    assert!(!one.has_ended() && !two.has_ended());
+    passes(&mut two, &mut one, ONE, "b");
+    daemon.must("vnd create v2");
+}
+
+/// An upgrade of the daemon ends connections: a device with a name is opened again by it, one without is gone.
+#[test]
+fn an_upgrade_keeps_names() {
+    let Some(lab) = Lab::start("an_upgrade_keeps_names") else {
+        return;
+    };
+    let mut daemon = daemon(&lab);
+    daemon.must("vnd create v0");
+    daemon.must("vnd create v1");
+    let mut one = Peer::connect(socket(&daemon, "global/v0"), 1);
+    let mut two = Peer::connect(socket(&daemon, "global/v1"), 1);
+    daemon.wait_for_state("vnic", "v1", "up");
+    daemon.must("vnd destroy v1");
+    daemon.upgrade();
+    until("both have ended", || one.has_ended() | two.has_ended());
+    until("it serves", || daemon.try_do("vnd list").code == 0);
+    assert_eq!(names(&daemon), BTreeSet::from(["global/v0".to_owned()]));
+    drop((one, two));
+    daemon.must("vnd create v1");
+    let mut one = Peer::connect(socket(&daemon, "global/v0"), 1);
+    let mut two = Peer::connect(socket(&daemon, "global/v1"), 1);
+    passes(&mut one, &mut two, TWO, "a");
+}
+
+/// `vnd stat` counts bytes as the program sees them, drops, and how often its ring was full and was released; also those of an
+/// unnamed device.
+#[test]
+fn traffic_is_counted_as_the_program_sees_it() {
+    let Some(lab) = Lab::start("traffic_is_counted_as_the_program_sees_it") else {
+        return;
+    };
+    let daemon = daemon(&lab);
+    daemon.must("vnd create v0");
+    daemon.must("vnd create v1");
+    let mut one = Peer::connect(socket(&daemon, "global/v0"), 1);
+    let mut two = Peer::connect(socket(&daemon, "global/v1"), 1);
+    passes(&mut one, &mut two, TWO, "a");
+    let stat = |fields: &str| daemon.must(&format!("vnd stat -p -o {fields}"));
+    // From an address that is not its own.
+    one.give(&frame(mac(TWO), mac(TWO), &[], "b"));
+    until("it was counted", || {
+        stat("name,rx-bytes,tx-bytes,drops,txfc,zone")
+            == "v0:0:120:1:0:global\nv1:60:0:0:0:global\n"
+    });
+    daemon.while_stopped(|| {
+        let sent = frame(mac(TWO), mac(ONE), &[], "many");
+        (0..1024).for_each(|_| one.give(&sent));
+    });
+    until("all have come", || {
+        two.take(0);
+        two.frames == 1025
+    });
+    daemon.must("vnd destroy v0");
+    until("it was counted", || {
+        stat("name,tx-bytes,txfc") == "v1:0:0\n<unknown>:61560:1\n"
+    });
+    daemon.must("vnd destroy v1");
+    let text = daemon.must("vnd stat 0.05 2 -z global");
+    assert!(
+        text.starts_with("NAME") && text.contains("RX-BYTES/S"),
+        "{text}"
+    );
+    assert_eq!(daemon.must("vnd stat -z red -p -o name"), "");
 }
