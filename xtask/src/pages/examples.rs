@@ -124,6 +124,28 @@ static EXAMPLES: &[(&str, &[Example])] = &[
         ],
     ),
     (
+        "vnd",
+        &[
+            (
+                "A device for a program, over a VNIC of its own:",
+                "windlass vnic create p0 --bridge br0\n\
+              windlass vnd create p0",
+            ),
+            (
+                "More room for frames that wait, from the next time that it is opened:",
+                "windlass vnd set p0 rxbuf=2M txbuf=2M",
+            ),
+            (
+                "The socket of a device in a zone, for a program that speaks memif:",
+                "windlass vnd list dev0 -z red -p -o socket",
+            ),
+            (
+                "Totals, and then four times the rates of a second:",
+                "windlass vnd stat 1 5",
+            ),
+        ],
+    ),
+    (
         "fdb",
         &[(
             "The entries behind one member, and their removal:",

@@ -446,8 +446,8 @@ pub const DAEMON_OPTIONS: &[OptionSpec] = &[
         "descriptors",
         "8192",
         (16, 1_048_576),
-        "Descriptors that all VNICs of one owner may come to need: 5 and 1 a queue of a TAP, 10 and 2 a ring of a memif, 6 and 6 \
-         a queue of a virtual machine. Operators may make more.",
+        "Descriptors that VNICs of one owner may come to need: a TAP 5 and 1 a queue, a memif 10 and 2 a ring, a vnd device 12, \
+         a virtual machine 6 and 6 a queue. Operators may make more.",
     ),
     row(
         "flows-per-uid-max",
