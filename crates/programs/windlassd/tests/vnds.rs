@@ -30,314 +30,69 @@ fn document() -> Value {
             {"name": "r0", "bridge": "br0", "zone": "red"}, {"name": "r1", "bridge": "br0", "zone": "red"}]})
 }
 
-/// A request as a user, or as the operator who runs the test.
-fn ask(daemon: &Daemon, uid: Option<u32>, (method, path, body): &Request) -> (u16, Value) {
-    match uid {
-        None => daemon.ask(method, path, body.clone()),
-        Some(uid) => {
-            let body = body.as_ref().map(Value::to_string).unwrap_or_default();
-            ask_on(connect_as(uid, &daemon.socket), method, path, &body)
-        }
-    }
-}
+/// Each failure that libvnd has a name for and that has a meaning here: who asks for what, the code, libvnd's name, and the place. A
+/// VNIC or a device of others is none, and a tenant is not told which zones there are.
+const FAILURES: &str = r#"
+root | POST /v1/vnds | {"vnic": "v1", "name": ""} | invalid | BADNAME | .name
+root | POST /v1/vnds | {"vnic": "v1", "name": "a b"} | invalid | BADNAME | .name
+root | POST /v1/vnds | {"vnic": "v1", "name": "a/b"} | invalid | BADNAME | .name
+root | POST /v1/vnds | {"vnic": "v1", "name": "a.b"} | invalid | BADNAME | .name
+root | POST /v1/vnds | {"vnic": "v1", "name": ".."} | invalid | BADNAME | .name
+root | POST /v1/vnds | {"vnic": "v1", "name": "ctl"} | invalid | BADNAME | .name
+root | POST /v1/vnds | {"vnic": "v1", "name": "zone"} | invalid | BADNAME | .name
+root | POST /v1/vnds | {"vnic": "v1", "name": "\u00e9"} | invalid | BADNAME | .name
+root | POST /v1/vnds | {"vnic": "v1", "name": "a\u0000"} | invalid | BADNAME | .name
+root | POST /v1/vnds | {"vnic": "v1", "name": "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"} | invalid | BADNAME | .name
+root | POST /v1/vnds | {"vnic": "dotted.name"} | invalid | BADNAME | .name
+root | PATCH /v1/vnds/global/v0 | {"name": "zone"} | invalid | BADNAME | .name
+root | POST /v1/vnds | {"vnic": "v9"} | not_found | NODATALINK | .vnic
+root | POST /v1/vnds | {"vnic": "a b", "name": "x"} | not_found | NODATALINK | .vnic
+root | POST /v1/vnds | {"vnic": "r1"} | not_found | NODATALINK | .vnic
+red | POST /v1/vnds | {"vnic": "v1", "zone": "red"} | not_found | NODATALINK | .vnic
+red | POST /v1/vnds | {"vnic": "v9", "zone": "red"} | not_found | NODATALINK | .vnic
+root | POST /v1/vnds | {"vnic": "v1", "zone": "green"} | not_found | NOZONE | .zone
+root | POST /v1/vnds | {"vnic": "v1", "zone": "a b"} | not_found | NOZONE | .zone
+root | POST /v1/vnds | {"vnic": "v1", "name": "v0"} | exists | LINKEXISTS |
+root | POST /v1/vnds | {"vnic": "v0"} | exists | LINKEXISTS |
+red | PATCH /v1/vnds/red/r0 | {"name": "r1"} | exists | LINKEXISTS |
+root | POST /v1/vnds | {"vnic": "v0", "name": "second"} | in_use | DLEXCL | .vnic
+root | POST /v1/vnds | {"vnic": "t0"} | in_use | DLEXCL | .vnic
+root | PATCH /v1/vnics/v0 | {"attach": {"kind": "tap"}} | in_use | DLEXCL | .vnic
+root | DELETE /v1/vnics/v0 | null | in_use | DLEXCL | .vnic
+red | DELETE /v1/vnics/r0 | null | in_use | DLEXCL | .vnic
+red | POST /v1/vnds | {"vnic": "v1"} | forbidden | PERM |
+red | POST /v1/vnds | {"vnic": "v1", "zone": "blue"} | forbidden | PERM |
+red | POST /v1/vnds | {"vnic": "v1", "zone": "green"} | forbidden | PERM |
+root | GET /v1/vnds/global/none | null | not_found | NODEV |
+root | DELETE /v1/vnds/global/r0 | null | not_found | NODEV |
+red | GET /v1/vnds/global/v0 | null | not_found | NODEV |
+blue | DELETE /v1/vnds/red/r0 | null | not_found | NODEV |
+blue | PATCH /v1/vnds/red/r0 | {"name": "mine"} | not_found | NODEV |
+root | PATCH /v1/vnds/global/v0 | {"properties": {"rxbuf": 4194305}} | invalid | BUFTOOBIG | .properties
+root | PATCH /v1/vnds/global/v0 | {"properties": {"txbuf": 1099511627776}} | invalid | BUFTOOBIG | .properties
+root | PATCH /v1/vnds/global/v0 | {"properties": {"rxbuf": 1517}} | invalid | BUFTOOSMALL | .properties
+root | PATCH /v1/vnds/global/v0 | {"properties": {"txbuf": 0}} | invalid | BUFTOOSMALL | .properties
+root | PATCH /v1/vnics/v0 | {"properties": {"mtu": 65521}} | invalid | BUFTOOSMALL | .properties
+root | PATCH /v1/vnds/global/v0 | {"properties": {"rxbuf": "2M"}} | invalid | BADPROPSIZE | .properties
+root | PATCH /v1/vnds/global/v0 | {"properties": {"rxbuf": -1}} | invalid | BADPROPSIZE | .properties
+root | PATCH /v1/vnds/global/v0 | {"properties": {"rxbuf": 2000.5}} | invalid | BADPROPSIZE | .properties
+root | PATCH /v1/vnds/global/v0 | {"properties": {"_nflush": 10}} | invalid | BADPROP | .properties
+root | PATCH /v1/vnds/global/v0 | {"properties": {"ageing": 10}} | invalid | BADPROP | .properties
+root | PATCH /v1/vnds/global/v0 | {"properties": {"maxsize": 1}} | invalid | PROPRDONLY | .properties
+root | PATCH /v1/vnds/global/v0 | {"properties": {"mintu": 1}} | invalid | PROPRDONLY | .properties
+root | PATCH /v1/vnds/global/v0 | {"properties": {"maxtu": 1}} | invalid | PROPRDONLY | .properties
+"#;
 
-type Request = (&'static str, &'static str, Option<Value>);
-
-fn create(body: Value) -> Request {
-    ("POST", "/v1/vnds", Some(body))
-}
-
-fn patch(path: &'static str, body: Value) -> Request {
-    ("PATCH", path, Some(body))
-}
-
-fn set(properties: Value) -> Request {
-    patch("/v1/vnds/global/v0", json!({"properties": properties}))
-}
-
-/// Each failure that libvnd has a name for and that has a meaning here: who asks for what, the code, libvnd's name, and the place.
-fn failures() -> Vec<(
-    Option<u32>,
-    Request,
-    &'static str,
-    &'static str,
-    &'static str,
-)> {
-    let named = |name: &str| create(json!({"vnic": "v1", "name": name}));
-    let long = "a".repeat(32);
-    let bad = [
-        "", "a b", "a/b", "a.b", "..", "ctl", "zone", "é", "a\u{0}", &long,
-    ];
-    let bad = bad.map(|name| (None, named(name), "invalid", "BADNAME", ".name"));
-    let red = Some(RED);
-    let of_red = "/v1/vnds/red/r0";
-    let mut all = bad.to_vec();
-    all.extend([
-        (
-            None,
-            create(json!({"vnic": "dotted.name"})),
-            "invalid",
-            "BADNAME",
-            ".name",
-        ),
-        (
-            None,
-            patch("/v1/vnds/global/v0", json!({"name": "zone"})),
-            "invalid",
-            "BADNAME",
-            ".name",
-        ),
-        (
-            None,
-            create(json!({"vnic": "v9"})),
-            "not_found",
-            "NODATALINK",
-            ".vnic",
-        ),
-        (
-            None,
-            create(json!({"vnic": "a b", "name": "x"})),
-            "not_found",
-            "NODATALINK",
-            ".vnic",
-        ),
-        // A VNIC of another zone is none.
-        (
-            None,
-            create(json!({"vnic": "r1"})),
-            "not_found",
-            "NODATALINK",
-            ".vnic",
-        ),
-        (
-            red,
-            create(json!({"vnic": "v1", "zone": "red"})),
-            "not_found",
-            "NODATALINK",
-            ".vnic",
-        ),
-        (
-            red,
-            create(json!({"vnic": "v9", "zone": "red"})),
-            "not_found",
-            "NODATALINK",
-            ".vnic",
-        ),
-        (
-            None,
-            create(json!({"vnic": "v1", "zone": "green"})),
-            "not_found",
-            "NOZONE",
-            ".zone",
-        ),
-        (
-            None,
-            create(json!({"vnic": "v1", "zone": "a b"})),
-            "not_found",
-            "NOZONE",
-            ".zone",
-        ),
-        (
-            None,
-            create(json!({"vnic": "v1", "name": "v0"})),
-            "exists",
-            "LINKEXISTS",
-            "",
-        ),
-        (
-            None,
-            create(json!({"vnic": "v0"})),
-            "exists",
-            "LINKEXISTS",
-            "",
-        ),
-        (
-            red,
-            patch("/v1/vnds/red/r0", json!({"name": "r1"})),
-            "exists",
-            "LINKEXISTS",
-            "",
-        ),
-        (
-            None,
-            create(json!({"vnic": "v0", "name": "second"})),
-            "in_use",
-            "DLEXCL",
-            ".vnic",
-        ),
-        (
-            None,
-            create(json!({"vnic": "t0"})),
-            "in_use",
-            "DLEXCL",
-            ".vnic",
-        ),
-        (
-            None,
-            patch("/v1/vnics/v0", json!({"attach": {"kind": "tap"}})),
-            "in_use",
-            "DLEXCL",
-            ".vnic",
-        ),
-        (
-            None,
-            ("DELETE", "/v1/vnics/v0", None),
-            "in_use",
-            "DLEXCL",
-            ".vnic",
-        ),
-        (
-            red,
-            ("DELETE", "/v1/vnics/r0", None),
-            "in_use",
-            "DLEXCL",
-            ".vnic",
-        ),
-        (red, create(json!({"vnic": "v1"})), "forbidden", "PERM", ""),
-        (
-            red,
-            create(json!({"vnic": "v1", "zone": "blue"})),
-            "forbidden",
-            "PERM",
-            "",
-        ),
-        // Whether there is such a zone is not told.
-        (
-            red,
-            create(json!({"vnic": "v1", "zone": "green"})),
-            "forbidden",
-            "PERM",
-            "",
-        ),
-        (
-            None,
-            ("GET", "/v1/vnds/global/none", None),
-            "not_found",
-            "NODEV",
-            "",
-        ),
-        (
-            None,
-            ("DELETE", "/v1/vnds/global/r0", None),
-            "not_found",
-            "NODEV",
-            "",
-        ),
-        // Devices of others are none.
-        (
-            red,
-            ("GET", "/v1/vnds/global/v0", None),
-            "not_found",
-            "NODEV",
-            "",
-        ),
-        (
-            Some(BLUE),
-            ("DELETE", of_red, None),
-            "not_found",
-            "NODEV",
-            "",
-        ),
-        (
-            Some(BLUE),
-            patch(of_red, json!({"name": "mine"})),
-            "not_found",
-            "NODEV",
-            "",
-        ),
-        (
-            None,
-            set(json!({"rxbuf": 4_194_305})),
-            "invalid",
-            "BUFTOOBIG",
-            ".properties",
-        ),
-        (
-            None,
-            set(json!({"txbuf": 1_u64 << 40})),
-            "invalid",
-            "BUFTOOBIG",
-            ".properties",
-        ),
-        (
-            None,
-            set(json!({"rxbuf": 1517})),
-            "invalid",
-            "BUFTOOSMALL",
-            ".properties",
-        ),
-        (
-            None,
-            set(json!({"txbuf": 0})),
-            "invalid",
-            "BUFTOOSMALL",
-            ".properties",
-        ),
-        (
-            None,
-            patch("/v1/vnics/v0", json!({"properties": {"mtu": 65_521}})),
-            "invalid",
-            "BUFTOOSMALL",
-            ".properties",
-        ),
-        (
-            None,
-            set(json!({"rxbuf": "2M"})),
-            "invalid",
-            "BADPROPSIZE",
-            ".properties",
-        ),
-        (
-            None,
-            set(json!({"rxbuf": -1})),
-            "invalid",
-            "BADPROPSIZE",
-            ".properties",
-        ),
-        (
-            None,
-            set(json!({"rxbuf": 2000.5})),
-            "invalid",
-            "BADPROPSIZE",
-            ".properties",
-        ),
-        (
-            None,
-            set(json!({"_nflush": 10})),
-            "invalid",
-            "BADPROP",
-            ".properties",
-        ),
-        (
-            None,
-            set(json!({"ageing": 10})),
-            "invalid",
-            "BADPROP",
-            ".properties",
-        ),
-        (
-            None,
-            set(json!({"maxsize": 1})),
-            "invalid",
-            "PROPRDONLY",
-            ".properties",
-        ),
-        (
-            None,
-            set(json!({"mintu": 1})),
-            "invalid",
-            "PROPRDONLY",
-            ".properties",
-        ),
-        (
-            None,
-            set(json!({"maxtu": 1})),
-            "invalid",
-            "PROPRDONLY",
-            ".properties",
-        ),
-    ]);
-    all
+/// A request as one of the users, or as the operator who runs the test.
+fn ask(daemon: &Daemon, who: &str, request: &str, body: Option<&Value>) -> (u16, Value) {
+    let (method, path) = request.split_once(' ').expect("a request");
+    let uid = match who {
+        "red" => RED,
+        "blue" => BLUE,
+        _ => return daemon.ask(method, path, body.cloned()),
+    };
+    let body = body.map(Value::to_string).unwrap_or_default();
+    ask_on(connect_as(uid, &daemon.socket), method, path, &body)
 }
 
 /// A daemon with [`document`], and devices v0 and, in red's zone, r0 and r1.
@@ -366,12 +121,17 @@ fn failures_have_their_names() {
     if !is_root {
         eprintln!("skipped in part: failures_have_their_names: only root can connect as others");
     }
-    for (uid, request, code, errno, place) in failures() {
-        if uid.is_some() && !is_root {
+    for row in FAILURES.lines().filter(|row| !row.is_empty()) {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let [who, request, body, code, errno, place] = cells[..] else {
+            panic!("{row}");
+        };
+        if who != "root" && !is_root {
             continue;
         }
-        let (status, error) = ask(&daemon, uid, &request);
-        let what = format!("{uid:?} {request:?}: {status} {error}");
+        let body: Option<Value> = serde_json::from_str(body).expect(row);
+        let (status, error) = ask(&daemon, who, request, body.as_ref());
+        let what = format!("{row}: {status} {error}");
         assert_eq!(error["code"], code, "{what}");
         assert_eq!(error["details"][0]["errno"], errno, "{what}");
         let path = error["details"][0]["path"].as_str().unwrap();
@@ -426,45 +186,42 @@ fn owners_have_their_own() {
     }
     let directory = tempfile::tempdir().unwrap();
     let daemon = daemon(directory.path());
-    let names = |uid| -> Vec<String> {
-        let (status, list) = ask(&daemon, uid, &("GET", "/v1/vnds", None));
+    let names = |who| -> Vec<String> {
+        let (status, list) = ask(&daemon, who, "GET /v1/vnds", None);
         assert_eq!(status, 200, "{list}");
         let names = list.as_array().unwrap().iter();
-        names
-            .map(|vnd| vnd["name"].as_str().unwrap().to_owned())
-            .collect()
+        let names = names.map(|vnd| vnd["name"].as_str().unwrap().to_owned());
+        names.collect()
     };
-    assert_eq!(names(None), ["v0", "r0", "r1"]);
-    assert_eq!(names(Some(RED)), ["r0", "r1"]);
-    assert!(names(Some(BLUE)).is_empty());
-    let stats = |uid| ask(&daemon, uid, &("GET", "/v1/stats", None)).1["vnds"].clone();
-    assert_eq!(stats(Some(RED)).as_array().unwrap().len(), 2);
-    assert_eq!(stats(Some(BLUE)), Value::Null);
-    let requests = [
-        ("DELETE", "/v1/vnds/red/r1", None),
+    assert_eq!(names("root"), ["v0", "r0", "r1"]);
+    assert_eq!(names("red"), ["r0", "r1"]);
+    assert!(names("blue").is_empty());
+    let stats = |who| ask(&daemon, who, "GET /v1/stats", None).1["vnds"].clone();
+    assert_eq!(stats("red").as_array().unwrap().len(), 2);
+    assert_eq!(stats("blue"), Value::Null);
+    for (request, body) in [
+        ("DELETE /v1/vnds/red/r1", Value::Null),
         (
-            "POST",
-            "/v1/vnds",
-            Some(json!({"vnic": "r1", "zone": "red", "name": "own"})),
+            "POST /v1/vnds",
+            json!({"vnic": "r1", "zone": "red", "name": "own"}),
         ),
         (
-            "PATCH",
-            "/v1/vnds/red/own",
-            Some(json!({"name": "renamed", "properties": {"rxbuf": 2000}})),
+            "PATCH /v1/vnds/red/own",
+            json!({"name": "renamed", "properties": {"rxbuf": 2000}}),
         ),
-    ];
-    for request in &requests {
-        let (status, answer) = ask(&daemon, Some(RED), request);
-        assert!((200..300).contains(&status), "{request:?}: {answer}");
+    ] {
+        let body = Some(&body).filter(|body| !body.is_null());
+        let (status, answer) = ask(&daemon, "red", request, body);
+        assert!((200..300).contains(&status), "{request}: {answer}");
     }
-    assert_eq!(names(Some(RED)), ["r0", "renamed"]);
+    assert_eq!(names("red"), ["r0", "renamed"]);
     // The zone is given away with its devices: by the operator alone.
-    let patch = json!({"owner_uid": BLUE});
-    daemon.must("PATCH", "/v1/zones/red", Some(patch));
-    assert!(names(Some(RED)).len() == 2, "its group still sees it");
-    let (_, error) = ask(&daemon, Some(RED), &("DELETE", "/v1/vnds/red/r0", None));
+    let given = json!({"owner_uid": BLUE});
+    daemon.must("PATCH", "/v1/zones/red", Some(given));
+    assert!(names("red").len() == 2, "its group still sees it");
+    let (_, error) = ask(&daemon, "red", "DELETE /v1/vnds/red/r0", None);
     assert_eq!(error["details"][0]["errno"], "PERM", "{error}");
-    assert_eq!(names(Some(BLUE)), ["r0", "renamed"]);
+    assert_eq!(names("blue"), ["r0", "renamed"]);
 }
 
 /// A VNIC that is made anew has its device again, after it; two devices swap their names in one change; a change that fails in the
