@@ -75,9 +75,11 @@ fn devices_carry_frames_and_outlive_their_names() {
     daemon.must("vnd rename v0 renamed");
     assert!(!socket(&daemon, "global/v0").exists());
     passes(&mut one, &mut two, TWO, "c");
-    until("the new path is there", || {
-        socket(&daemon, "global/renamed").exists()
-    });
+    let renamed = socket(&daemon, "global/renamed");
+    until("the new path is there", || renamed.exists());
+    let reason = Peer::refused(renamed);
+    assert!(reason.contains("already connected"), "{reason}");
+    passes(&mut two, &mut one, ONE, "still");
 
     daemon.must("vnd destroy dev1");
     assert!(!socket(&daemon, "global/dev1").exists());
@@ -480,6 +482,89 @@ fn a_failed_change_takes_devices_back() {
     assert!(!one.has_ended() && !two.has_ended());
     passes(&mut two, &mut one, ONE, "b");
     daemon.must("vnd create v2");
+}
+
+/// Runs `windlass` as another user.
+fn as_red(daemon: &Daemon, words: &str) -> windlass_tests::Output {
+    let mut command = Command::new("setpriv");
+    let user = RED.to_string();
+    command
+        .args(["--reuid", &user, "--regid", &user, "--clear-groups"])
+        .arg(windlass_tests::program("windlass"))
+        .arg("--socket")
+        .arg(daemon.socket());
+    run(command.args(words.split_whitespace()))
+}
+
+/// What people type: settings with suffixes, one after the other; a zone that an owner of one zone need not name; forms for scripts;
+/// refusals with their exit codes.
+#[test]
+fn the_command_speaks_of_devices() {
+    let Some(lab) = Lab::start("the_command_speaks_of_devices") else {
+        return;
+    };
+    let daemon = daemon(&lab);
+    for path in [lab.directory(), daemon.directory()] {
+        fs::set_permissions(path, PermissionsExt::from_mode(0o755)).expect("opened");
+    }
+    for zone in ["red", "other"] {
+        daemon.must(&format!(
+            "zone create {zone} --owner {RED} --group {RED} --bridge br0"
+        ));
+    }
+    daemon.must("vnic create r0 --zone red --bridge br0");
+    daemon.must("vnic create dotted.name --bridge br0");
+    let several = as_red(&daemon, "vnd create r0");
+    assert!(
+        several.err.contains("owns several zones"),
+        "{}",
+        several.err
+    );
+    daemon.must("zone delete other");
+    let made = as_red(&daemon, "vnd create r0");
+    assert_eq!(made.code, 0, "{}", made.err);
+    daemon.must("vnd create v0 --set rxbuf=4M");
+    let listed = as_red(&daemon, "vnd list -p -o name,datalink,zonename");
+    assert_eq!(listed.out, "r0:r0:red\n");
+    assert_eq!(as_red(&daemon, "vnd destroy v0 -z global").code, 4);
+    assert_eq!(as_red(&daemon, "vnd create v1 -z global").code, 6);
+
+    daemon.must("vnd set v0 txbuf=128K rxbuf=2M");
+    let get = |words: &str| daemon.must(&format!("vnd get v0 {words} -p -o value"));
+    assert_eq!(get("txbuf rxbuf"), "131072\n2097152\n");
+    assert_eq!(get("maxsize mintu maxtu"), "4194304\n0\n1518\n");
+    let error = daemon.refuses(1, "vnd set v0 txbuf=64K rxbuf=1000 txbuf=1M");
+    assert!(
+        error.contains("txbuf=64K was set before and stays"),
+        "{error}"
+    );
+    assert_eq!(get("txbuf rxbuf"), "65536\n2097152\n");
+    daemon.must("vnd set v0 rxbuf=auto");
+    assert_eq!(get("rxbuf"), "65536\n");
+    for (code, words, said) in [
+        (2, "vnd set v0 txbuf=1M rxbuf=5M", "not \"5242880\""),
+        (2, "vnd set v0 txbuf=1M maxsize=8M", "maxsize cannot be set"),
+        (2, "vnd set v0 txbuf=1M txbfu=8M", "did you mean \"txbuf\"?"),
+        (2, "vnd get v0 tbuf", "no property"),
+        (2, "vnd list -p", "-p needs -o"),
+        (2, "vnd create ctl", "cannot name a vnd device"),
+        (2, "vnd create dotted.name", "cannot name a vnd device"),
+        (4, "vnd create nothing", "there is no VNIC"),
+        (4, "vnd list v1", "did you mean \"v0\"?"),
+        (4, "vnd rename v1 v2", "there is no vnd device"),
+        (5, "vnd create v0", "exists already"),
+    ] {
+        let error = daemon.refuses(code, words);
+        assert!(error.contains(said), "{words}: {error}");
+    }
+    assert_eq!(
+        get("txbuf"),
+        "65536\n",
+        "what was typed wrong changed nothing"
+    );
+    daemon.must("vnd destroy v1 --if-exists");
+    daemon.must("vnd destroy r0 -z red");
+    assert_eq!(daemon.must("vnd list -H -o name"), "v0\n");
 }
 
 /// An upgrade of the daemon ends connections: a device with a name is opened again by it, one without is gone.

@@ -34,19 +34,22 @@ pub(crate) struct Peer {
     pub longest: usize,
 }
 
+fn config(path: PathBuf, rings: u16) -> ClientConfig {
+    ClientConfig {
+        path,
+        owner: None,
+        id: 0,
+        secret: Secret::NONE,
+        name: "peer".to_owned(),
+        rings,
+        log2_size: 10,
+        huge: HugePages::Try,
+    }
+}
+
 impl Peer {
     pub fn connect(path: PathBuf, rings: u16) -> Peer {
-        let config = ClientConfig {
-            path,
-            owner: None,
-            id: 0,
-            secret: Secret::NONE,
-            name: "peer".to_owned(),
-            rings,
-            log2_size: 10,
-            huge: HugePages::Try,
-        };
-        let mut client = MemifClient::new(config).expect("a client");
+        let mut client = MemifClient::new(config(path, rings)).expect("a client");
         let rings = until_some("the memif is connected", || {
             match client.poll(Instant::now()).pop() {
                 Some(Event::Up(rings)) => Some(rings),
@@ -63,6 +66,17 @@ impl Peer {
             frames: 0,
             longest: 0,
         }
+    }
+
+    /// Why the daemon does not take a client; panics if it does.
+    pub fn refused(path: PathBuf) -> String {
+        let mut client = MemifClient::new(config(path, 1)).expect("a client");
+        until_some("the client is refused", || {
+            let events = client.poll(Instant::now());
+            assert!(events.is_empty(), "{events:?}");
+            let reason = client.status().reason;
+            reason.contains("already").then_some(reason)
+        })
     }
 
     /// Whether the daemon has ended the connection.
