@@ -13,10 +13,6 @@ const BLOCKING: Options = Options {
     log2_ring: 8,
     nonblocking: false,
 };
-const NONBLOCKING: Options = Options {
-    log2_ring: 8,
-    nonblocking: true,
-};
 
 /// The address of VNIC `n`.
 fn address(n: u8) -> [u8; 6] {
@@ -75,6 +71,41 @@ fn read(device: &Device, max: usize) -> Result<Vec<Vec<u8>>, Errno> {
     Ok(vecs[..done].iter().map(|vec| vec.data().to_vec()).collect())
 }
 
+/// Waits until frames from one handle reach the other: a connection is up before the worker has its rings.
+fn meet(a: &Device, b: &Device) {
+    let probe = |n| [frame(1, 0, n, 64)];
+    for device in [a, b] {
+        device.set_nonblocking(true);
+    }
+    let mut sent = u64::MAX / 2;
+    windlass_tests::until("the two meet", || {
+        sent += 1;
+        assert_eq!(write(a, &probe(sent)), Ok(1));
+        read(b, 1).is_ok()
+    });
+    sent += 1;
+    assert_eq!(write(a, &probe(sent)), Ok(1));
+    windlass_tests::until("the last probe is there", || {
+        read(b, 1).is_ok_and(|frames| number(&frames[0]) == sent)
+    });
+}
+
+/// Two handles that have met, with rings of these sizes as powers of two, blocking or not.
+fn met([a, b]: &[PathBuf; 2], log2: [u8; 2], nonblocking: bool) -> [Device; 2] {
+    let open = |path, log2_ring| {
+        let options = Options {
+            log2_ring,
+            nonblocking: true,
+        };
+        Device::open_path(path, options).expect("a device")
+    };
+    let (a, b) = (open(a, log2[0]), open(b, log2[1]));
+    meet(&a, &b);
+    a.set_nonblocking(nonblocking);
+    b.set_nonblocking(nonblocking);
+    [a, b]
+}
+
 /// Whether a descriptor of a handle is readable within a time.
 fn is_ready(device: &Device, of: Readiness, limit: Duration) -> bool {
     let fd = device.pollfd(of).expect("a descriptor");
@@ -101,8 +132,8 @@ fn frames_pass_whole_and_in_order() {
     let Some(lab) = Lab::start("frames_pass_whole_and_in_order") else {
         return;
     };
-    let (_daemon, [a, b]) = pair(&lab);
-    let (a, b) = (open(&a, BLOCKING), open(&b, BLOCKING));
+    let (_daemon, paths) = pair(&lab);
+    let [a, b] = met(&paths, [8, 8], false);
     let lengths = [22, 60, 64, 65, 128, 129, 500, 1514];
     let mut next = 0;
     for (per_frame, groups) in [(1, 1), (1, 32), (2, 16), (4, 8), (32, 1), (3, 5)] {
@@ -150,8 +181,8 @@ fn readiness_is_told() {
     let Some(lab) = Lab::start("readiness_is_told") else {
         return;
     };
-    let (daemon, [a, b]) = pair(&lab);
-    let (a, b) = (open(&a, NONBLOCKING), open(&b, NONBLOCKING));
+    let (daemon, paths) = pair(&lab);
+    let [a, b] = met(&paths, [8, 8], true);
     let long = Duration::from_secs(30);
     assert_eq!(read(&b, 32), Err(Errno::AGAIN));
     // It may be readable once, before a call has looked.
@@ -185,5 +216,141 @@ fn readiness_is_told() {
     while write(&a, &frames) != Ok(32) {
         tries += 1;
         assert!(is_ready(&a, Readiness::Write, long), "after {tries} tries");
+    }
+}
+
+/// Messages go to and fro between two threads that sleep for each, with no time-out anywhere: not one wake-up is lost.
+/// `WINDLASS_ROUNDS` says how many; the soak has a million.
+#[test]
+fn no_wake_up_is_lost() {
+    let Some(lab) = Lab::start("no_wake_up_is_lost") else {
+        return;
+    };
+    let (_daemon, paths) = pair(&lab);
+    let [a, b] = met(&paths, [8, 8], false);
+    let rounds = std::env::var("WINDLASS_ROUNDS").map_or(20_000, |n| n.parse().expect("a number"));
+    let one = |device: &Device| loop {
+        match read(device, 1) {
+            Ok(mut frames) => return frames.remove(0),
+            Err(errno) => assert_eq!(errno, Errno::INTR),
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 0..rounds {
+                assert_eq!(number(&one(&b)), n);
+                assert_eq!(write(&b, &[frame(0, 1, n, 64)]), Ok(1));
+            }
+        });
+        for n in 0..rounds {
+            assert_eq!(write(&a, &[frame(1, 0, n, 64)]), Ok(1));
+            assert_eq!(number(&one(&a)), n);
+        }
+    });
+}
+
+/// A writer that is always ahead of the daemon sleeps for room, and a reader for frames: all frames come, in order. The
+/// writer's window is what the reader has room for, so that nothing is dropped there.
+#[test]
+fn writers_sleep_for_room() {
+    let Some(lab) = Lab::start("writers_sleep_for_room") else {
+        return;
+    };
+    let (daemon, paths) = pair(&lab);
+    let [a, b] = met(&paths, [5, 14], false);
+    const FRAMES: u64 = 16_000;
+    for n in 0..FRAMES / 32 {
+        let frames: Vec<_> = (0..32).map(|k| frame(1, 0, n * 32 + k, 64)).collect();
+        // The whole ring: each call waits until the daemon has taken the frames of the one before.
+        assert_eq!(write(&a, &frames), Ok(32));
+    }
+    let mut next = 0;
+    while next < FRAMES {
+        for got in read(&b, 32).expect("frames") {
+            assert_eq!(number(&got), next, "{}", daemon.counters("f1"));
+            next += 1;
+        }
+    }
+}
+
+/// Eight threads write to one handle, copies and lent buffers, of one slot and of several: each thread's frames come in its order,
+/// each call's without others between.
+#[test]
+fn many_writers_keep_their_order() {
+    const WRITERS: u64 = 8;
+    const CALLS: u64 = 400;
+    let Some(lab) = Lab::start("many_writers_keep_their_order") else {
+        return;
+    };
+    let (daemon, paths) = pair(&lab);
+    let [a, b] = met(&paths, [8, 14], false);
+    let per_call = |call: u64| 1 + call % 4;
+    let total: u64 = WRITERS * (0..CALLS).map(per_call).sum::<u64>();
+    std::thread::scope(|scope| {
+        for writer in 0..WRITERS {
+            let a = &a;
+            scope.spawn(move || {
+                for call in 0..CALLS {
+                    let numbers = (0..per_call(call)).map(|k| writer << 32 | call << 8 | k);
+                    let frames: Vec<_> = numbers.map(|n| frame(1, 0, n, 64)).collect();
+                    if call % 3 != 0 {
+                        assert_eq!(write(a, &frames), Ok(frames.len()));
+                        continue;
+                    }
+                    let mut lease = a.reserve(4).expect("buffers");
+                    for (k, frame) in frames.iter().enumerate() {
+                        assert!(lease.put(k, frame));
+                    }
+                    lease.commit(&vec![64; frames.len()]).expect("sent");
+                }
+            });
+        }
+        let (mut got, mut next) = (0, [(0, 0); WRITERS as usize]);
+        let mut within = None;
+        while got < total {
+            let peeked = b.peek(32).expect("frames");
+            let count = peeked.len();
+            for lent in peeked.frames() {
+                let mut bytes = [0; 64];
+                assert_eq!(lent.copy(0, &mut bytes), 64);
+                let n = number(&bytes);
+                let (writer, call, k) = ((n >> 32) as usize, n >> 8 & 0xff_ffff, n & 0xff);
+                assert_eq!((call, k), next[writer], "{}", daemon.counters("f1"));
+                assert!(within.is_none_or(|one| one == writer), "a call was split");
+                let is_last = k + 1 == per_call(call);
+                next[writer] = if is_last {
+                    (call + 1, 0)
+                } else {
+                    (call, k + 1)
+                };
+                within = (!is_last).then_some(writer);
+                got += 1;
+            }
+            peeked.release(count);
+        }
+    });
+}
+
+/// What was written is not lost when its program closes the handle at once.
+#[test]
+fn a_close_waits_for_the_daemon() {
+    let Some(lab) = Lab::start("a_close_waits_for_the_daemon") else {
+        return;
+    };
+    let (_daemon, paths) = pair(&lab);
+    let [a, b] = met(&paths, [8, 11], false);
+    drop(a);
+    for n in 0..50 {
+        let device = open(&paths[0], BLOCKING);
+        let frames: Vec<_> = (0..32).map(|k| frame(1, 0, n * 32 + k, 64)).collect();
+        assert_eq!(write(&device, &frames), Ok(32));
+        drop(device);
+    }
+    let mut next = 0;
+    while next < 50 * 32 {
+        for got in read(&b, 32).expect("frames") {
+            assert_eq!(number(&got), next);
+            next += 1;
+        }
     }
 }
