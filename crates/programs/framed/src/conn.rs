@@ -9,7 +9,6 @@ use std::os::fd::OwnedFd;
 use windlass_attach::memif::offer::Offer;
 use windlass_attach::memif::rings::RingSpec;
 use windlass_attach::memif::view::{Buffers, Ring, Role, View};
-use windlass_shm::Mapping;
 use windlass_sys::Errno;
 
 /// A ring, its buffers, and the eventfd of its consumer.
@@ -63,7 +62,7 @@ impl Half {
 }
 
 impl Conn {
-    /// The connection over an accepted offer, its buffers offered to the daemon.
+    /// The connection over an accepted offer.
     ///
     /// # Errors
     /// `EPROTO` for an offer without exactly one ring each way; a failed system call.
@@ -72,12 +71,7 @@ impl Conn {
         let view = View::new(vec![offer.mapping], alarm).ok_or(Errno::PROTO)?;
         let tx = Half::new(&view, offer.from_client).ok_or(Errno::PROTO)?;
         let rx = Half::new(&view, offer.from_server).ok_or(Errno::PROTO)?;
-        populate(view.mappings());
         rx.ring.mask(true, false);
-        for slot in 0..rx.ring.size() {
-            rx.describe(slot, rx.buffers.room, 0);
-        }
-        rx.ring.publish(rx.ring.size());
         Ok(Conn { view, tx, rx })
     }
 
@@ -105,15 +99,5 @@ impl Conn {
     /// for a notification besides.
     pub(crate) fn tells_all(&self) -> bool {
         self.tx.ring.answers_wishes()
-    }
-}
-
-/// Has the kernel put memory behind every page now: the daemon takes one that it must wait for as a sign of a bad client. A wish
-/// (Linux 5.14).
-fn populate(mappings: &[Mapping]) {
-    for mapping in mappings {
-        let advice = rustix::mm::Advice::LinuxPopulateWrite;
-        // SAFETY: a mapping that is alive; its contents stay as they are.
-        let _ = unsafe { rustix::mm::madvise(mapping.base().cast(), mapping.len(), advice) };
     }
 }

@@ -10,6 +10,7 @@ use windlass_attach::memif::ClientConfig;
 use windlass_attach::memif::msg::Secret;
 use windlass_attach::memif::offer::BUFFER_BYTES;
 use windlass_shm::HugePages;
+use windlass_sync::tsc;
 use windlass_sys::Errno;
 use windlass_sys::epoll::{Epoll, Interest};
 
@@ -31,8 +32,8 @@ pub const LINGER: Duration = Duration::from_secs(1);
 pub const LOG2_RING: u8 = 10;
 /// How long an open waits for a device that has another consumer, which may be about to go.
 const BUSY_PATIENCE: Duration = Duration::from_millis(500);
-/// How often a program that never sleeps has its calls look after the link.
-const LOOK_EVERY: Duration = Duration::from_millis(1);
+/// How often calls that do not sleep look after the link, in cycles of the time-stamp counter: about a millisecond.
+const LOOK_CYCLES: u64 = 1 << 22;
 /// How long a sleep is that the daemon may not end: with servers of memif other than windlassd.
 const RECHECK: Duration = Duration::from_millis(1);
 
@@ -82,7 +83,6 @@ pub struct Device {
     turns: Turns,
     ring_slots: u16,
     link: Mutex<Link>,
-    opened: Instant,
     looked: AtomicU64,
 }
 
@@ -130,7 +130,6 @@ impl Device {
             rx: Rx::new(conn),
             turns: Turns::default(),
             link: Mutex::new(link),
-            opened: Instant::now(),
             looked: AtomicU64::new(0),
         })
     }
@@ -334,11 +333,12 @@ impl Device {
         }
     }
 
-    /// The same, now and then, for a program that never sleeps.
+    /// The same, now and then: a program that never sleeps is to notice that its daemon is gone, and a writer also before the ring is
+    /// full, so that what it has written is not left there.
+    #[inline(always)]
     fn look_now_and_then(&self) {
-        let now = self.opened.elapsed().as_nanos() as u64;
-        let last = self.looked.load(Ordering::Relaxed);
-        if now.saturating_sub(last) >= LOOK_EVERY.as_nanos() as u64 {
+        let now = tsc::now();
+        if now.wrapping_sub(self.looked.load(Ordering::Relaxed)) >= LOOK_CYCLES {
             self.looked.store(now, Ordering::Relaxed);
             self.service();
         }
@@ -511,6 +511,7 @@ impl Device {
         if owed != Owed::default() {
             self.pay(owed);
         }
+        self.look_now_and_then();
     }
 
     #[cold]

@@ -217,6 +217,10 @@ impl Link {
             if connected.map_err(|_| Errno::PROTO)?.is_some() {
                 return Ok(true);
             }
+            // The daemon takes a page that it must wait for as the sign of a bad client.
+            if let (Message::Hello(_), Some(memory)) = (&message, dialogue.memory()) {
+                memory.populate();
+            }
             send(socket, dialogue)?;
         }
         if now >= deadline {

@@ -24,7 +24,7 @@ use windlass_sys::{Errno, eventfd};
 
 use super::channel::{Refusal, name_of};
 use super::hub::program_name;
-use super::layout::{COOKIE, LOG2_RING_MAX, RingPlace, ring_bytes};
+use super::layout::{COOKIE, Desc, LOG2_RING_MAX, RingPlace, ring_bytes};
 use super::msg::{AddRegion, AddRing, Direction, Hello, Init, Message, Mode, Secret, Text};
 use super::rings::RingSpec;
 use super::view::Buffers;
@@ -102,6 +102,23 @@ fn dup(fd: &OwnedFd) -> Result<OwnedFd, Refusal> {
         .map_err(|e| Refusal::Local("dup", Errno::from_io_error(&e).unwrap_or(Errno::MFILE)))
 }
 
+/// Offers every buffer of a ring from the server: before CONNECT, since the server may fill them as soon as it has answered that.
+fn offer_buffers(mapping: &Mapping, place: RingPlace, buffers: &Buffers) {
+    for slot in 0..place.size() {
+        let desc = Desc {
+            region: buffers.region,
+            length: buffers.room,
+            offset: buffers.offset(slot),
+            ..Desc::default()
+        };
+        let [low, high] = desc.to_words();
+        let at = place.desc_at(slot) as usize;
+        mapping.store_u64(at, low, Ordering::Relaxed);
+        mapping.store_u64(at.saturating_add(8), high, Ordering::Relaxed);
+    }
+    mapping.store_u16(place.head_at() as usize, place.size(), Ordering::Release);
+}
+
 /// The client's half of the handshake.
 #[derive(Debug, Default)]
 pub struct Dialogue {
@@ -152,6 +169,11 @@ impl Dialogue {
     pub fn to_say(&self) -> Option<(&Message, Option<BorrowedFd<'_>>)> {
         let (message, fd) = self.script.front()?;
         Some((message, fd.as_ref().map(AsFd::as_fd)))
+    }
+
+    /// The memory that is offered, once HELLO has come.
+    pub fn memory(&self) -> Option<&Mapping> {
+        self.offer.as_ref().map(|offer| &offer.mapping)
     }
 
     /// The server's name and what it accepted, behind CONNECTED.
@@ -212,7 +234,10 @@ impl Dialogue {
             };
             match direction {
                 Direction::FromClient => from_client.push(spec),
-                Direction::FromServer => from_server.push(spec),
+                Direction::FromServer => {
+                    offer_buffers(&mapping, plan.place, &plan.buffers);
+                    from_server.push(spec);
+                }
             }
         }
         let name = Text::cut(config.name.as_bytes());

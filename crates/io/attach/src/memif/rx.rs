@@ -93,8 +93,7 @@ pub struct MemifRx {
 unsafe impl Send for MemifRx {}
 
 impl MemifRx {
-    /// The half of a new connection, all indexes 0. With `buffers` we are the client, and the first of them are offered
-    /// at once. Otherwise the client's wishes for room are answered at `answer`.
+    /// The half of a new connection. With `buffers` we are the client, and the server has them all. Otherwise the client's wishes for room are answered at `answer`.
     pub(super) fn new(
         view: Arc<View>,
         ring: Ring,
@@ -124,14 +123,8 @@ impl MemifRx {
             answered: 0,
             answer,
         };
-        match half.buffers {
-            Some(buffers) => {
-                for slot in 0..ring.size() {
-                    half.offer(&buffers, slot);
-                }
-                ring.publish(ring.size());
-            }
-            None => half.mask(false),
+        if half.buffers.is_none() {
+            half.mask(false);
         }
         half
     }

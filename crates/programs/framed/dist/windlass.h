@@ -1,0 +1,89 @@
+/*
+ * windlass.h: framed I/O at a device of windlassd. Link with -lwindlass; see windlass_frameio(3).
+ *
+ * Calls return 0 (or a count) and -1; -1 sets errno. After WINDLASS_E_SYS errno has the reason. A handle may be used by many
+ * threads: many write at a time, one reads.
+ */
+#ifndef WINDLASS_H
+#define WINDLASS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define WINDLASS_FRAMEIO_VERSION   1
+#define WINDLASS_FRAMEIO_NVECS_MAX 32
+/* Room in each buffer of a ring. */
+#define WINDLASS_BUF_MAX           2048
+/* Flag of windlass_open_socket(): calls return EAGAIN where they would sleep. */
+#define WINDLASS_NONBLOCK          1
+
+typedef enum windlass_error {
+	WINDLASS_E_SUCCESS = 0,
+	WINDLASS_E_NODEV = 13,	/* no such device */
+	WINDLASS_E_BADNAME = 18,	/* not a name of a device */
+	WINDLASS_E_PERM = 19,	/* permission denied */
+	WINDLASS_E_DLEXCL = 28,	/* in use by another program */
+	WINDLASS_E_SYS = 33	/* see errno */
+} windlass_error_t;
+
+typedef struct windlass windlass_t;
+
+/* One vector: a buffer, its size, and on return how much of it was used. */
+typedef struct windlass_framevec {
+	void   *buf;
+	size_t  buflen;
+	size_t  actlen;
+} windlass_framevec_t;
+
+/* nvpf vectors make one frame; nvecs of them in all, 1 to 32, a multiple of nvpf. On return nvecs says how many were used. */
+typedef struct windlass_frameio {
+	uint32_t            version;
+	uint32_t            nvpf;
+	uint32_t            nvecs;
+	windlass_framevec_t vecs[];
+} windlass_frameio_t;
+
+/* A frame in the memory of a ring. */
+typedef struct windlass_buf {
+	void   *buf;
+	size_t  len;
+} windlass_buf_t;
+
+/* A reservation; what is in it is the library's. */
+typedef struct windlass_lease {
+	uint64_t words[4];
+} windlass_lease_t;
+
+/* windlass_open_socket(3) */
+windlass_t *windlass_open_socket(const char *path, int flags);
+void        windlass_close(windlass_t *);
+int         windlass_set_nonblock(windlass_t *, int on);
+int         windlass_set_patience(windlass_t *, unsigned int ms);
+
+/* windlass_frameio(3) */
+int         windlass_frameio_read(windlass_t *, windlass_frameio_t *);
+int         windlass_frameio_write(windlass_t *, windlass_frameio_t *);
+int         windlass_drain(windlass_t *, unsigned int ms);
+
+/* windlass_pollfd(3): events is POLLIN, POLLOUT or both */
+int         windlass_pollfd(windlass_t *, int events);
+
+/* windlass_peek(3) */
+int         windlass_peek(windlass_t *, windlass_buf_t *, unsigned int count);
+int         windlass_release(windlass_t *, unsigned int count);
+int         windlass_reserve(windlass_t *, windlass_lease_t *, windlass_buf_t *, unsigned int count);
+int         windlass_commit(windlass_t *, windlass_lease_t *, const windlass_buf_t *, unsigned int count);
+
+/* windlass_errno(3) */
+int         windlass_errno(void);
+const char *windlass_strerror(int error);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
