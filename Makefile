@@ -14,8 +14,8 @@ DOC      = $(PREFIX)/share/doc/windlass
 help: ## what there is
 	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-build: ## target/release/windlass, windlassd, windlass-broker and libwindlass_sockets.so
-	$(CARGO) build --release --locked -p windlass -p windlassd -p windlass-broker -p windlass-preload
+build: ## target/release/windlass, windlassd, windlass-broker, libwindlass_sockets.so and what libwindlass is linked of
+	$(CARGO) build --release --locked -p windlass -p windlassd -p windlass-broker -p windlass-preload -p windlass-framed
 
 demo: build ## two tenants, the host and a stranger on one bridge, measured (under two minutes)
 	@scripts/need demo
@@ -53,6 +53,7 @@ install: build ## into $(DESTDIR)$(PREFIX)
 	install -D -s -m 0755 $(BIN)/windlassd $(DESTDIR)$(PREFIX)/sbin/windlassd
 	install -D -s -m 0755 $(BIN)/windlass-broker $(DESTDIR)$(PREFIX)/sbin/windlass-broker
 	install -D -s -m 0644 $(BIN)/libwindlass_sockets.so $(DESTDIR)$(PREFIX)/lib/windlass/libwindlass_sockets.so
+	scripts/libwindlass $(BIN)/libwindlass_framed.a "$(DESTDIR)" $(PREFIX)
 	for page in man/*.[0-9]; do \
 	  install -D -m 0644 $$page $(DESTDIR)$(PREFIX)/share/man/man$${page##*.}/$${page##*/} || exit 1; done
 	install -D -m 0644 completions/windlass.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/windlass
@@ -67,6 +68,7 @@ install: build ## into $(DESTDIR)$(PREFIX)
 
 uninstall: ## what install put there; configuration and state stay
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,bin/windlass sbin/windlassd sbin/windlass-broker lib/windlass/libwindlass_sockets.so \
+	  $(addprefix lib/,libwindlass.so.1.0 libwindlass.so.1 libwindlass.so libwindlass.a pkgconfig/windlass.pc) include/windlass.h \
 	  share/bash-completion/completions/windlass share/zsh/site-functions/_windlass share/fish/vendor_completions.d/windlass.fish \
 	  $(addprefix lib/systemd/system/,windlassd.service windlassd.socket windlass-broker.service windlass-broker.socket) \
 	  $(foreach page,$(wildcard man/*.[0-9]),share/man/man$(subst .,,$(suffix $(page)))/$(notdir $(page))))

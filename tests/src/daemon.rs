@@ -28,11 +28,16 @@ pub fn program(name: &str) -> PathBuf {
         let own = std::env::current_exe().expect("a path");
         let profile = own.ancestors().nth(2).expect("a directory").to_owned();
         let is_there = |name: &str| profile.join(name).exists();
-        let programs = ["windlassd", "windlass", "windlass-broker"];
+        let programs = [
+            "windlassd",
+            "windlass",
+            "windlass-broker",
+            "libwindlass_framed.a",
+        ];
         if !programs.into_iter().all(is_there) {
             let mut build = Command::new(env!("CARGO"));
             build.args(["build", "--locked", "-p", "windlassd", "-p", "windlass"]);
-            build.args(["-p", "windlass-broker"]);
+            build.args(["-p", "windlass-broker", "-p", "windlass-framed"]);
             if profile.ends_with("release") {
                 build.arg("--release");
             }

@@ -152,8 +152,19 @@ fn calls_fail_as_documented() {
     let mut many: Vec<_> = (0..32).map(|_| WriteVec::new(&giant)).collect();
     assert_eq!(a.write(1, &mut many), Err(Errno::INVAL));
     assert_eq!(read(&b), Err(Errno::AGAIN));
+}
 
-    // A frame that is longer than its vectors stays, and comes when there is room; those before it come alone.
+/// A frame that is longer than its vectors stays, and comes when there is room; those before it come alone. Lent frames keep other
+/// readers out.
+#[test]
+fn frames_stay_until_they_are_read() {
+    let Some(lab) = Lab::start("frames_stay_until_they_are_read") else {
+        return;
+    };
+    let (_daemon, paths) = daemon_with(&lab, 2);
+    let (a, b) = (open(&paths[0], 6), open(&paths[1], 6));
+    meet(&a, &b);
+    let good = frame(1, 0, 1);
     for n in 1..=2 {
         assert_eq!(write(&a, &frame(1, 0, n)), Ok(1));
     }

@@ -11,6 +11,7 @@
 mod completions;
 mod documents;
 mod examples;
+mod library;
 mod manual;
 mod roff;
 
@@ -35,6 +36,7 @@ pub struct Page {
 pub fn all() -> Result<Vec<Page>> {
     let mut pages = manual::pages()?;
     pages.extend(documents::pages());
+    pages.extend(library::pages());
     pages.extend(completions::pages()?);
     pages.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(pages)

@@ -24,6 +24,12 @@ pub(crate) struct Roff {
 impl Roff {
     /// A page with its head and its name.
     pub(crate) fn page(name: &str, section: u8, about: &str) -> Self {
+        Self::page_of(&[name], section, about)
+    }
+
+    /// The same for several names, the first of which is the page's.
+    pub(crate) fn page_of(names: &[&str], section: u8, about: &str) -> Self {
+        let name = names.first().copied().unwrap_or_default();
         let head = format!(
             ".TH {} {section} \"{DATE}\" \"{SOURCE}\" \"{MANUAL}\"\n",
             escape(&name.to_uppercase())
@@ -36,7 +42,7 @@ impl Roff {
         page.heading("NAME");
         page.text.push_str(&format!(
             "{} \\- {}\n",
-            escape(name),
+            escape(&names.join(", ")),
             escape(about.trim_end_matches('.'))
         ));
         page

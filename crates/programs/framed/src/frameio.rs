@@ -1,6 +1,6 @@
 //! The framed call's arguments: vectors, how many of them make a frame, and what is wrong with them.
 //!
-//! Source: `frameio(9S)`-style structures of illumos (`uts/common/sys/frameio.h`), version 1, with the same checks.
+//! Source: illumos `uts/common/sys/frameio.h` and `uts/common/io/vnd/frameio.c`, version 1, with the same checks.
 
 use core::ffi::c_void;
 use core::marker::PhantomData;

@@ -135,10 +135,10 @@ impl MemifRx {
         self.ring.mask(masked, self.answer.is_some());
     }
 
-    /// Answers the wish for room that was seen last, if it was not answered yet.
+    /// Answers the wish for room that was seen last, if it was not answered yet and this is the time.
     #[inline(always)]
-    fn answer_wish(&mut self) {
-        if self.wish != self.answered {
+    fn answer_wish_if(&mut self, is_time: bool) {
+        if is_time && self.wish != self.answered {
             self.signal_room();
         }
     }
@@ -286,9 +286,7 @@ impl MemifRx {
             return self.dead(heads);
         }
         heads.n = taken;
-        if taken == 0 {
-            self.answer_wish();
-        }
+        self.answer_wish_if(taken == 0);
         // What the next burst will need is fetched while the rest of this visit works.
         let known = self.seen.wrapping_sub(self.next);
         self.stage::<CLIENT>(BURST, known);
@@ -531,7 +529,7 @@ impl RxPort for MemifRx {
         match self.buffers {
             None => {
                 self.ring.publish(upto);
-                self.answer_wish();
+                self.answer_wish_if(true);
             }
             Some(buffers) => {
                 let mut slot = self.released;
@@ -557,7 +555,7 @@ impl RxPort for MemifRx {
             return Armed::Work;
         }
         self.wish = self.ring.wish();
-        self.answer_wish();
+        self.answer_wish_if(true);
         Armed::Unsure(RECHECK_US)
     }
 

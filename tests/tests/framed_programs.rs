@@ -1,0 +1,258 @@
+//! Programs that are built against an installed libwindlass: the examples, in C with nothing but a compiler, and in Python.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use windlass_framed::{Device, Options, ReadVec, WriteVec};
+use windlass_tests::{Daemon, Lab, program, run, until};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("the tree")
+}
+
+fn example(name: &str) -> PathBuf {
+    root().join("crates/programs/framed/examples").join(name)
+}
+
+/// Installs libwindlass into a directory of the lab, as `make install` does.
+fn install(lab: &Lab) -> PathBuf {
+    let prefix = lab.directory().join("usr");
+    let archive = program("libwindlass_framed.a");
+    let done = run(Command::new(root().join("scripts/libwindlass"))
+        .arg(archive)
+        .arg("")
+        .arg(&prefix));
+    assert_eq!(done.code, 0, "{}", done.err);
+    prefix
+}
+
+/// Compiles an example with every warning, against the shared library or the static one.
+fn compile(prefix: &Path, name: &str, shared: bool) -> PathBuf {
+    let to = prefix.join(name);
+    let mut cc = Command::new("cc");
+    cc.args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-o"])
+        .arg(&to);
+    cc.arg("-I")
+        .arg(prefix.join("include"))
+        .arg(example(&format!("{name}.c")));
+    match shared {
+        true => cc.arg("-L").arg(prefix.join("lib")).arg("-lwindlass"),
+        false => {
+            cc.arg(prefix.join("lib/libwindlass.a"))
+                .args(["-lgcc_s", "-lpthread", "-ldl", "-lm"])
+        }
+    };
+    let done = run(&mut cc);
+    assert_eq!(done.code, 0, "{}", done.err);
+    to
+}
+
+/// A program that runs until it is dropped.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts a program, and waits for its first line.
+fn start(command: &mut Command, prefix: &Path) -> Running {
+    command
+        .env("LD_LIBRARY_PATH", prefix.join("lib"))
+        .stdout(Stdio::piped());
+    let mut child = Running(command.spawn().expect("it starts"));
+    let out = child.0.stdout.take().expect("a pipe");
+    let mut line = String::new();
+    BufReader::new(out).read_line(&mut line).expect("a line");
+    assert!(!line.is_empty(), "it ended");
+    child
+}
+
+fn vnic(daemon: &Daemon, name: &str, bridge: &str, mac: &str, set: &str) -> PathBuf {
+    let path = daemon.runtime_dir().join(name);
+    daemon.must(&format!(
+        "vnic create {name} --bridge {bridge} --mac {mac} --attach memif,socket={},role=server {set}",
+        path.display()
+    ));
+    until("the socket is there", || path.exists());
+    path
+}
+
+fn open(path: &Path) -> Device {
+    let options = Options {
+        log2_ring: 8,
+        nonblocking: true,
+    };
+    Device::open_path(path, options).expect("a device")
+}
+
+/// Three bridges, each with a host and with a port for the program.
+struct Net {
+    daemon: Daemon,
+    hosts: Vec<Device>,
+    ports: Vec<PathBuf>,
+}
+
+impl Net {
+    fn start(lab: &Lab) -> Net {
+        let daemon = lab.daemon();
+        let (mut hosts, mut ports) = (Vec::new(), Vec::new());
+        for n in 0..3 {
+            daemon.must(&format!("bridge create br{n}"));
+            let bridge = format!("br{n}");
+            let host = vnic(
+                &daemon,
+                &format!("h{n}"),
+                &bridge,
+                &format!("02:00:00:00:01:0{n}"),
+                "",
+            );
+            let mac = format!("02:00:00:00:02:0{n}");
+            let port = vnic(
+                &daemon,
+                &format!("u{n}"),
+                &bridge,
+                &mac,
+                "--set mac-nospoof=off",
+            );
+            hosts.push(open(&host));
+            ports.push(port);
+        }
+        Net {
+            daemon,
+            hosts,
+            ports,
+        }
+    }
+
+    /// Sends frame `number` from one host to an address.
+    fn send(&self, from: usize, to: [u8; 6], number: u8) {
+        let mut frame = [0; 64];
+        frame[..6].copy_from_slice(&to);
+        frame[6..12].copy_from_slice(&[2, 0, 0, 0, 1, from as u8]);
+        frame[12..15].copy_from_slice(&[0x88, 0xb5, number]);
+        assert_eq!(
+            self.hosts[from].write(1, &mut [WriteVec::new(&frame)]),
+            Ok(1)
+        );
+    }
+
+    /// The numbers of the frames that a host has received.
+    fn received(&self, host: usize) -> Vec<u8> {
+        let mut numbers = Vec::new();
+        let mut room = [0; 1600];
+        loop {
+            let mut vecs = [ReadVec::new(&mut room)];
+            match self.hosts[host].read(1, &mut vecs) {
+                Ok(_) => numbers.push(vecs[0].data()[14]),
+                Err(_) => return numbers,
+            }
+        }
+    }
+
+    /// Sends broadcasts from each host until all others have one, and until none is on its way.
+    fn meet(&self) {
+        for from in 0..3 {
+            let others = (0..3).filter(|host| *host != from);
+            let mut heard = [false; 3];
+            until("all hear each other", || {
+                self.send(from, [0xff; 6], 0);
+                std::thread::sleep(Duration::from_millis(10));
+                (0..3).for_each(|host| heard[host] |= !self.received(host).is_empty());
+                others.clone().all(|host| heard[host])
+            });
+        }
+        std::thread::sleep(Duration::from_millis(50));
+        (0..3).for_each(|host| drop(self.received(host)));
+    }
+}
+
+/// The hub, in C with the shared library: each frame comes to all others once, and not back.
+#[test]
+fn the_hub_repeats() {
+    let Some(lab) = Lab::start("the_hub_repeats") else {
+        return;
+    };
+    let prefix = install(&lab);
+    let hub = compile(&prefix, "hub", true);
+    let net = Net::start(&lab);
+    let _hub = start(Command::new(hub).args(&net.ports), &prefix);
+    net.meet();
+    let mut got = [Vec::new(), Vec::new(), Vec::new()];
+    for number in 1..=20 {
+        net.send(0, [2, 0, 0, 0, 1, 9], number);
+    }
+    until("all have come", || {
+        (0..3).for_each(|host| got[host].extend(net.received(host)));
+        got[1].len() >= 20 && got[2].len() >= 20
+    });
+    let all: Vec<u8> = (1..=20).collect();
+    assert_eq!(got, [vec![], all.clone(), all], "{}", net.daemon.log());
+}
+
+/// The learning switch, in C with the static library: a frame goes where its destination was seen, and to all while it was not.
+#[test]
+fn the_switch_learns() {
+    let Some(lab) = Lab::start("the_switch_learns") else {
+        return;
+    };
+    let prefix = install(&lab);
+    let switch = compile(&prefix, "switch", false);
+    let net = Net::start(&lab);
+    let _switch = start(Command::new(switch).args(&net.ports), &prefix);
+    net.meet();
+    net.send(0, [2, 0, 0, 0, 1, 1], 1);
+    net.send(0, [2, 0, 0, 0, 1, 9], 2);
+    let mut got = [Vec::new(), Vec::new(), Vec::new()];
+    until("all have come", || {
+        (0..3).for_each(|host| got[host].extend(net.received(host)));
+        got[1].len() >= 2 && !got[2].is_empty()
+    });
+    assert_eq!(got, [vec![], vec![1, 2], vec![2]]);
+}
+
+/// pkg-config finds what was installed; the library has its version in its name and in every symbol, and exports nothing else.
+#[test]
+fn the_library_is_found() {
+    let Some(lab) = Lab::start("the_library_is_found") else {
+        return;
+    };
+    let prefix = install(&lab);
+    let library = prefix.join("lib/libwindlass.so.1");
+    let symbols = run(Command::new("nm")
+        .args(["-D", "--defined-only"])
+        .arg(&library));
+    let header = std::fs::read_to_string(prefix.join("include/windlass.h")).expect("a header");
+    let mut names = Vec::new();
+    for line in symbols.out.lines().filter(|line| line.contains(" T ")) {
+        let name = line.rsplit(' ').next().expect("a name");
+        let name = name.strip_suffix("@@WINDLASS_1.0").expect("a version");
+        assert!(header.contains(&format!("{name}(")), "{name}");
+        names.push(name);
+    }
+    assert_eq!(names.len(), 14, "{}", symbols.out);
+    let dynamic = run(Command::new("readelf").arg("-d").arg(&library));
+    assert!(
+        dynamic.out.contains("[libwindlass.so.1]"),
+        "{}",
+        dynamic.out
+    );
+    let mut found = Command::new("pkg-config");
+    found.env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
+    match found.args(["--cflags", "--libs", "windlass"]).output() {
+        Ok(found) => {
+            let flags = String::from_utf8(found.stdout).expect("text");
+            assert!(
+                flags.contains("-lwindlass") && flags.contains("/include"),
+                "{flags}"
+            );
+        }
+        Err(_) => windlass_tests::skip("the_library_is_found", "pkg-config is not there"),
+    }
+}
