@@ -1,7 +1,7 @@
 //! libwindlass: programs that read and write frames at VNICs of a real daemon.
 
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -38,7 +38,7 @@ fn pair(lab: &Lab) -> (Daemon, [PathBuf; 2]) {
     (daemon, paths)
 }
 
-fn open(path: &PathBuf, options: Options) -> Device {
+fn open(path: &Path, options: Options) -> Device {
     Device::open_path(path, options).expect("a device")
 }
 
