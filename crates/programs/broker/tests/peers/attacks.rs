@@ -29,6 +29,17 @@ fn is_closed(socket: &std::os::fd::OwnedFd) -> bool {
     false
 }
 
+/// What a request for a listing is answered, if it is.
+fn list(running: &Running) -> Option<Answer> {
+    let socket = connect(running);
+    rustix::io::ioctl_fionbio(&socket, false).expect("it waits");
+    let request = Request::List.encode();
+    unix::send_with_fds(&socket, &[IoSlice::new(&request)], &[]).ok()?;
+    let mut space = [0; MESSAGE_BYTES];
+    unix::receive_with_fds(&socket, &mut space, 1).ok()?;
+    Answer::decode(&space)
+}
+
 /// Messages of every wrong length, kind and magic, and with descriptors that nobody wants, end their connection, and no
 /// descriptor stays in the broker.
 #[test]
@@ -146,18 +157,7 @@ fn garbage_in_a_slab() {
         }
     }
     std::thread::sleep(Duration::from_millis(700));
-    let mut listing = None;
-    stage::wait_for("the listing", || {
-        // Where helpers were late, and started anew, their user has asked too much: he is let go, and comes again.
-        let socket = connect(&running);
-        rustix::io::ioctl_fionbio(&socket, false).expect("it waits");
-        let request = Request::List.encode();
-        let sent = unix::send_with_fds(&socket, &[IoSlice::new(&request)], &[]);
-        let mut space = [0; MESSAGE_BYTES];
-        let received = sent.and_then(|_| unix::receive_with_fds(&socket, &mut space, 1));
-        listing = received.ok().and_then(|_| Answer::decode(&space));
-        listing.is_some()
-    });
+    let listing = list(&running);
     assert!(
         matches!(listing, Some(Answer::Listing { bytes: 1.. })),
         "{listing:?}"

@@ -145,6 +145,7 @@ impl Running {
         let mut actor = Actor::start(&self.path);
         let mut other = Actor::start(&self.path);
         connect(&mut actor, &mut other);
+        actor.ask("patient");
         let registered = actor.ask("register");
         println!("registered: {registered}");
         registered.parse::<u16>().is_ok()
