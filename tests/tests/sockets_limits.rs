@@ -478,12 +478,15 @@ fn differences_are_as_documented() {
     let Some(place) = place("differences_are_as_documented") else {
         return;
     };
-    let acts = "u-cut-off,late-interest,nodelay,sndbuf,sndbuf-raised,u-fill,u-fill-small";
+    let acts = "u-cut-off,late-interest,nodelay,handlers,sndbuf,sndbuf-raised,u-fill,u-fill-small";
     let (ours, kernels) = (play(&place, acts), play_plain(&place, acts));
     for (words, ours_is, kernels_is) in [
         ("cut off", 0, 1),
         ("changed in the kernel", 0, 1),
         ("underneath", 1, 0),
+        ("put off by sigaction", 1, 0),
+        ("put off by sigset", 0, 0),
+        ("put off by a bare call", 0, 0),
         ("program's", 0, 0),
         ("send buffer", 100_000, 100_000),
         ("raised", (2 * 208) << 10, 4608),

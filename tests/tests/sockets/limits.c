@@ -19,6 +19,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -165,6 +166,35 @@ static void no_delay(int fd)
 	printf("underneath %d\n", value != 0);
 	must(getsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &value, &length) == 0, "getsockopt");
 	printf("program's %d\n", value != 0);
+}
+
+/* A handler's address in the kernel, after this one has been installed by a bare call if it is one. */
+static void *handler_in_kernel(int signal, void (*installed)(int))
+{
+	struct { void *handler; unsigned long flags; void *restorer; unsigned long mask; } action = { installed, 0, 0, 0 };
+	register long size __asm__("r10") = sizeof action.mask;
+	long result = SYS_rt_sigaction;
+	__asm__ volatile("syscall" : "+a"(result) : "D"((long)signal), "S"(installed ? &action : 0), "d"(installed ? 0 : &action), "r"(size)
+			 : "rcx", "r11", "memory");
+	must(result == 0, "rt_sigaction");
+	return installed ? handler_in_kernel(signal, 0) : action.handler;
+}
+
+static void handle(int signal)
+{
+	(void)signal;
+}
+
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+/* The library puts off those handlers alone that it has seen come. */
+static void handlers(int fd)
+{
+	struct sigaction action = { .sa_handler = handle };
+	(void)fd;
+	must(sigaction(SIGUSR1, &action, 0) == 0 && sigset(SIGUSR2, handle) != SIG_ERR, "handlers");
+	printf("put off by sigaction %d\n", handler_in_kernel(SIGUSR1, 0) != handle);
+	printf("put off by sigset %d\n", handler_in_kernel(SIGUSR2, 0) != handle);
+	printf("put off by a bare call %d\n", handler_in_kernel(SIGWINCH, handle) != handle);
 }
 
 /* What the program has set before the join. */
@@ -629,7 +659,7 @@ static const struct {
 	/* What the other end does, if anything. */
 	void (*other)(int);
 } acts[] = {
-	{ "cork", cork, 0 }, { "filter", filter, 0 }, { "nodelay", no_delay, 0 }, { "sndbuf", room, 0 }, { "sendfile", file, take_part },
+	{ "cork", cork, 0 }, { "handlers", handlers, 0 }, { "filter", filter, 0 }, { "nodelay", no_delay, 0 }, { "sndbuf", room, 0 }, { "sendfile", file, take_part },
 	{ "splice", piped, take_part }, { "splice-more", piped_more, take_part }, { "more", more, take_part },
 	{ "sendmmsg", many, take_part }, { "sendto", to_name, take_part }, { "sendmsg-name", message_to_name, take_part },
 	{ "sendmsg-control", with_control, take_part }, { "u-sendmsg-control", with_descriptor, take_part }, { "large", large, take_large },
