@@ -5,6 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
 use windlass_tests::{Daemon, Guest, Image, Lab, check_qemu, skip, uninterrupted, until};
 
 /// What makes the machine one with an IOMMU whose translations a device may keep, and has the kernel use it: all that it
@@ -114,23 +115,30 @@ fn answered(guest: &mut Guest) -> u32 {
     received.unwrap_or_else(|| panic!("no number: {pinged:?}"))
 }
 
-/// Most of twenty pings are answered, if not at once then soon: under emulation, the more so on a busy machine, a translation
-/// can take longer than a frame waits for it. No frame is dropped for another reason, such as that it was read from where its
-/// buffer is no longer.
-fn reaches(daemon: &Daemon, guest: &mut Guest) {
-    let mut received = Vec::new();
-    while received.last().is_none_or(|last| *last < 10) {
-        received.push(answered(guest));
-        assert!(received.len() <= 10, "{received:?} of 20");
-    }
+/// Frames of the guest's VNIC that were dropped, none for another reason than that it had no buffer just then: such as that a frame
+/// was read from where its buffer is no longer.
+fn dropped(daemon: &Daemon) -> u64 {
     let counters = daemon.counters("g1");
-    for (reason, count) in counters["drops"].as_object().into_iter().flatten() {
-        assert!(
-            reason == "ring-full" || reason == "peer-down",
-            "{count} {reason}"
-        );
-    }
-    println!("{received:?} of 20; {counters}");
+    let drops = counters["drops"].as_object().into_iter().flatten();
+    let of = |(reason, count): (&String, &Value)| {
+        let is_known = reason == "ring-full" || reason == "peer-down";
+        assert!(is_known, "{count} {reason}");
+        count.as_u64().expect("a number")
+    };
+    drops.map(of).sum()
+}
+
+/// Each of twenty pings is answered, or was dropped and counted for want of a buffer: under emulation, the more so on a busy machine, a
+/// translation can take longer than a frame waits for it. That takes no set number of them: nobody waits for better ones.
+fn reaches(daemon: &Daemon, guest: &mut Guest) {
+    let before = dropped(daemon);
+    let unanswered = 20 - u64::from(answered(guest));
+    let dropped = dropped(daemon) - before;
+    println!("{unanswered} of 20 unanswered, {dropped} frames dropped");
+    assert!(
+        unanswered <= dropped,
+        "{unanswered} unanswered, {dropped} dropped"
+    );
 }
 
 /// A guest behind an IOMMU reaches the host and copies data both ways, with rings of either layout; what the VNIC shows says
