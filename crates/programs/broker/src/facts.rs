@@ -77,6 +77,8 @@ impl Facts {
             let own = name(rustix::net::getsockname(socket).ok().filter(|_| is_tcp)?)?;
             (own, peer.and_then(name))
         };
+        // Errors and the end of both directions are reported unasked.
+        let mut events = [PollFd::new(socket, PollFlags::empty())];
         Some(Self {
             cookie,
             netns: process::netns_cookie(socket).ok()?,
@@ -84,7 +86,7 @@ impl Facts {
             own,
             peer,
             names_senders: is_unix && unix::wants_sender(number),
-            is_over: is_over(socket),
+            is_over: poll(&mut events, Some(&Timespec::default())).is_ok_and(|found| found > 0),
             is_connected,
             ..Self::default()
         })
@@ -119,12 +121,6 @@ impl Facts {
 fn name(address: SocketAddrAny) -> Option<Name> {
     let address = SocketAddr::try_from(address).ok()?;
     Some((address_bits(address.ip()), address.port()))
-}
-
-/// Whether the socket reports an error or the end of both directions.
-fn is_over(socket: &OwnedFd) -> bool {
-    let mut entries = [PollFd::new(socket, PollFlags::empty())];
-    poll(&mut entries, Some(&Timespec::default())).is_ok_and(|found| found > 0)
 }
 
 #[cfg(test)]

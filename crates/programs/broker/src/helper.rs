@@ -88,11 +88,8 @@ pub fn serve_if_asked(mut words: impl Iterator<Item = String>) -> Result<bool, E
         return Err(Errno::INVAL);
     };
     let id = |number: u64| u32::try_from(number).map_err(|_| Errno::INVAL);
-    let key = Key {
-        uid: id(uid)?,
-        gid: id(gid)?,
-        userns: (device, inode),
-    };
+    let (uid, gid, userns) = (id(uid)?, id(gid)?, (device, inode));
+    let key = Key { uid, gid, userns };
     if role == GETTER {
         confine(None, CapabilitySet::SYS_PTRACE)?;
         serve(|job, fds| getter::fetch(&job, &fds, key));
@@ -194,10 +191,8 @@ fn has_cookie(job: &Job, its: u64) -> bool {
 fn from_getter(job: &Job, pidfds: &[OwnedFd]) -> Result<Found, Reason> {
     let stdout = std::io::stdout();
     let getter = stdout.as_fd();
-    let fetch = Job {
-        reclaim: None,
-        ..*job
-    };
+    let mut fetch = *job;
+    fetch.reclaim = None;
     let fds: Vec<_> = pidfds.iter().map(AsFd::as_fd).collect();
     let sent = unix::send_with_fds(getter, &[IoSlice::new(&fetch.to_bytes())], &fds);
     sent.map_err(|errno| match errno {

@@ -19,7 +19,6 @@ use crate::limits::{JOBS_PER_HELPER_MAX, START_REQUESTS, WATCH_JOBS_PER_HELPER_M
 use crate::server::Broker;
 
 /// A connection, which carries one request. It is closed once nobody holds it.
-#[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) socket: OwnedFd,
     pub(crate) who: Credentials,
@@ -29,7 +28,6 @@ pub(crate) struct Connection {
 pub(crate) type Asker = Option<Arc<Connection>>;
 
 /// A socket to be found.
-#[derive(Debug)]
 pub(crate) struct Target {
     /// Whose helper does it.
     pub(crate) key: Key,
@@ -106,9 +104,8 @@ impl Broker {
     /// Starts the helper of a process that has connected or is about to, if the process may have one: a failure is found
     /// again by the request that needs it.
     pub(crate) fn prepare(&mut self, process: &Pinned) {
-        let identity = Identity::of(process);
-        let key = identity.as_ref().and_then(Key::of);
-        if let Some((identity, key)) = identity.zip(key)
+        if let Some(identity) = Identity::of(process)
+            && let Some(key) = Key::of(&identity)
             && self.policy.admits(key.uid, &identity.program)
         {
             let _ = self.provide(key);

@@ -24,7 +24,6 @@ use crate::limits::OWN_SOCKETS_MAX;
 use crate::server::{COMMON, OWN_LISTENER};
 
 /// All of them, by their tokens.
-#[derive(Debug)]
 pub(crate) struct Listeners {
     pub(crate) path: PathBuf,
     all: BTreeMap<u64, Listener>,

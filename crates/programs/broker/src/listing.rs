@@ -27,21 +27,6 @@ fn status_lines(process: &Process) -> u64 {
     })
 }
 
-fn process_row(slot: u16, process: &Process) -> ProcessRow {
-    let who = &process.who;
-    ProcessRow {
-        slot,
-        pid: who.pid(),
-        uid: who.key.uid,
-        netns: who.netns,
-        report: who.report,
-        slabs: u32::try_from(process.slabs.len()).unwrap_or(u32::MAX),
-        dead: process.dead,
-        status: status_lines(process),
-        comm: process.comm.clone(),
-    }
-}
-
 /// All rows that a user may see; all that there are without one.
 pub(crate) fn rows(processes: &Processes, slabs: &Slabs, uid: Option<u32>) -> Vec<u8> {
     let is_his = |slot: &u16| {
@@ -52,7 +37,19 @@ pub(crate) fn rows(processes: &Processes, slabs: &Slabs, uid: Option<u32>) -> Ve
     let mut bytes = Vec::new();
     let own = processes.iter().filter(|(slot, _)| is_his(slot));
     for (slot, process) in own.take(rows_max) {
-        Row::Process(process_row(slot, process)).encode(&mut bytes);
+        let who = &process.who;
+        let row = ProcessRow {
+            slot,
+            pid: who.pid(),
+            uid: who.key.uid,
+            netns: who.netns,
+            report: who.report,
+            slabs: u32::try_from(process.slabs.len()).unwrap_or(u32::MAX),
+            dead: process.dead,
+            status: status_lines(process),
+            comm: process.comm.clone(),
+        };
+        Row::Process(row).encode(&mut bytes);
     }
     let is_seen = |slots: [u16; 2]| slots.iter().any(is_his);
     for (id, slab) in slabs.iter().filter(|(_, slab)| is_seen(slab.slots)) {

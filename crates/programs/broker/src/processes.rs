@@ -32,7 +32,6 @@ use crate::server::PROCESS;
 use crate::table::Table;
 
 /// What is known of a process when it registers.
-#[derive(Debug)]
 pub(crate) struct Newcomer {
     pub(crate) process: Pinned,
     /// Its ids and user namespace.
@@ -67,7 +66,6 @@ impl Newcomer {
 }
 
 /// A process that registered.
-#[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) who: Newcomer,
     pub(crate) comm: String,
@@ -81,7 +79,6 @@ pub(crate) struct Process {
     pub(crate) dead: bool,
 }
 
-#[derive(Debug)]
 pub(crate) struct Processes {
     slots: BTreeMap<u16, Process>,
     /// Those that hold a slot without having registered here, and when they were started: what a former broker has left, and
@@ -155,10 +152,10 @@ impl Processes {
         is_its.then_some(slot)
     }
 
-    /// The living process of this id.
-    pub(crate) fn by_pid(&self, pid: u32) -> Option<(u16, &Process)> {
-        let slot = *self.by_pid.get(&pid)?;
-        Some((slot, self.living(slot)?))
+    /// The slot of the living process of this id.
+    pub(crate) fn by_pid(&self, pid: u32) -> Option<u16> {
+        let slot = self.by_pid.get(&pid).copied();
+        slot.filter(|slot| self.living(*slot).is_some())
     }
 
     /// The process in a slot if it lives.
@@ -282,17 +279,14 @@ fn watch(epoll: &Epoll, slot: u16, pidfd: &OwnedFd) -> Result<(), Errno> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     fn newcomer(uid: u32) -> Newcomer {
         let process = process::pin(std::process::id()).expect("a pidfd");
+        let (gid, userns) = (uid, (0, 0));
         Newcomer {
-            key: Key {
-                uid,
-                gid: uid,
-                userns: (0, 0),
-            },
+            key: Key { uid, gid, userns },
             identity: Identity::of(&process).expect("an identity"),
             process,
             group: Some(uid),
@@ -301,7 +295,7 @@ mod tests {
         }
     }
 
-    fn nobody() -> (Epoll, Processes) {
+    pub(crate) fn nobody() -> (Epoll, Processes) {
         let directory = tempfile::tempdir().expect("a directory");
         let epoll = Epoll::create().expect("epoll");
         let processes = Processes::new(&directory.path().join("a"), &epoll).expect("memory");
@@ -309,10 +303,19 @@ mod tests {
     }
 
     /// Takes this process in, as another program each time.
-    fn admit(epoll: &Epoll, processes: &mut Processes, uid: u32) -> Result<u16, Reason> {
+    pub(crate) fn admit(epoll: &Epoll, processes: &mut Processes, uid: u32) -> Result<u16, Reason> {
         processes.by_pid.clear();
-        let given = processes.admit(epoll, newcomer(uid));
-        given.map(|(slot, _)| slot)
+        Ok(processes.admit(epoll, newcomer(uid))?.0)
+    }
+
+    /// Whether a test may have so many descriptors.
+    pub(crate) fn has_descriptors(test: &str, count: usize) -> bool {
+        let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        let has = files.is_none_or(|files| files >= count as u64);
+        if !has {
+            println!("skipped: {test}: too few descriptors");
+        }
+        has
     }
 
     /// A slot outlives its process as long as a slab names it, and is given again last of all.
@@ -338,9 +341,10 @@ mod tests {
     /// One user has so many and no more; another still gets in.
     #[test]
     fn processes_of_a_user_are_limited() {
-        let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-        if files.is_some_and(|files| files < 3 * PROCESSES_PER_USER_MAX as u64) {
-            println!("skipped: processes_of_a_user_are_limited: too few descriptors");
+        if !has_descriptors(
+            "processes_of_a_user_are_limited",
+            3 * PROCESSES_PER_USER_MAX,
+        ) {
             return;
         }
         let (epoll, mut processes) = nobody();

@@ -73,7 +73,7 @@ impl Broker {
                 self.begin_rescue(asker, (slab, chan, side), looks)
             }
             Request::Watch { slab } => {
-                if let Some((slot, _)) = who.pid.and_then(|pid| self.processes.by_pid(pid)) {
+                if let Some(slot) = who.pid.and_then(|pid| self.processes.by_pid(pid)) {
                     self.slabs.flag(slot, slab, Instant::now());
                 }
                 Ok(())
@@ -140,7 +140,7 @@ impl Broker {
             return Err(Reason::NotRescuable);
         }
         let (pid, uid) = (newcomer.pid(), newcomer.key.uid);
-        if let Some((old, _)) = self.processes.by_pid(pid)
+        if let Some(old) = self.processes.by_pid(pid)
             && self.processes.own_slot(&newcomer) != Some(old)
         {
             // Another program by now, or it has forgotten its slabs.
@@ -169,8 +169,8 @@ impl Broker {
     /// The slot of the process that asks.
     fn asker(&mut self, asker: &Asker) -> Result<u16, Reason> {
         let who = asker.as_ref().ok_or(Reason::NoDaemon)?.who;
-        let found = who.pid.and_then(|pid| self.processes.by_pid(pid));
-        let (slot, _) = found.ok_or(Reason::NoDaemon)?;
+        let slot = who.pid.and_then(|pid| self.processes.by_pid(pid));
+        let slot = slot.ok_or(Reason::NoDaemon)?;
         let own = self.is_still(slot).ok_or(Reason::NoDaemon)?;
         // The connection may have been made by who the process was before.
         if own.key.uid == who.uid {

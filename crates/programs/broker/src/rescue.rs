@@ -98,20 +98,13 @@ impl Broker {
         let holders = &self.slabs.get(slab)?.holders[side as usize];
         let mut holders: Vec<u16> = holders.iter().copied().collect();
         holders.sort_by_key(|slot| *slot != end.slot);
-        let mut target: Option<Target> = None;
-        for slot in holders {
-            let Some(who) = self.is_still(slot) else {
-                continue;
-            };
-            let mut one = who.target(end.fd, end.cookie);
-            one.job.looks = looks;
-            match &mut target {
-                None => target = Some(one),
-                Some(target) if target.sources.len() == SOURCES_MAX => break,
-                Some(target) if target.key == one.key => target.sources.extend(one.sources),
-                Some(_) => {}
-            }
-        }
-        target
+        let its = holders.into_iter();
+        let mut its = its.filter_map(|slot| Some(self.is_still(slot)?.target(end.fd, end.cookie)));
+        let mut target = its.next()?;
+        target.job.looks = looks;
+        let others = its.filter(|one| one.key == target.key);
+        let sources = others.flat_map(|one| one.sources);
+        target.sources.extend(sources.take(SOURCES_MAX - 1));
+        Some(target)
     }
 }

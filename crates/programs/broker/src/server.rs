@@ -80,10 +80,7 @@ impl Broker {
         settings: Settings,
         say: Say,
     ) -> Result<Self> {
-        let listener = match given {
-            Some(listener) => listener,
-            None => listen(path, &settings)?,
-        };
+        let listener = given.map_or_else(|| listen(path, &settings), Ok)?;
         let policy = settings.policy.as_deref().map(Policy::load).transpose()?;
         let epoll = Epoll::create()?;
         let listeners = Listeners::new(path, &epoll, listener)?;
@@ -236,11 +233,10 @@ impl Broker {
             return true;
         };
         let own = rustix::process::geteuid().as_raw();
-        if !self.settings.others && who.uid != own && who.uid != 0 {
-            return true;
-        }
         if self.settings.others {
             self.listeners.give(&self.epoll, who.uid, who.gid);
+        } else if who.uid != own && who.uid != 0 {
+            return true;
         }
         // Of a user who asks too much not even the request is read.
         if !self.users.may_ask(who.uid, Instant::now()) {

@@ -30,14 +30,7 @@ use crate::limits::{
 use crate::processes::Processes;
 use crate::users::Users;
 
-/// No socket: every call on it fails.
-const NO_SOCKET: Fd = Fd {
-    fd: -1,
-    connected: false,
-};
-
 /// The memory of a pair.
-#[derive(Debug)]
 pub(crate) struct Slab {
     pub(crate) memory: OwnedFd,
     pub(crate) map: MappedSlab,
@@ -92,6 +85,9 @@ impl Slab {
         };
         let alive = &processes.lives;
         let who = Who { owner, alive };
+        // Every call on it fails.
+        let (fd, connected) = (-1, false);
+        let no_socket = Fd { fd, connected };
         let mut left = false;
         for chan in self.map.channels() {
             let held = self.map.locks(chan);
@@ -99,7 +95,7 @@ impl Slab {
                 // A lock that is held is at work, or its owner is dead: then the next user repairs, who has the socket.
                 let is_free = held[side as usize] == 0;
                 if let Some(link) = self.map.link(chan, side) {
-                    left |= !is_free || !link.outgoing().idle_tick(who, &NO_SOCKET);
+                    left |= !is_free || !link.outgoing().idle_tick(who, &no_socket);
                 }
             }
         }
@@ -153,14 +149,10 @@ impl Slab {
     }
 }
 
-/// Memory that is given back to the system: up to 0.3 s for each slab, in which nobody would be served. Gone with the memory.
-#[derive(Debug)]
-struct Freeing {
-    keys: [Key; 2],
-    bytes: u64,
-}
+/// Memory that is given back to the system: up to 0.3 s for each slab, in which nobody would be served: whose, and how many
+/// bytes. Gone with the memory.
+type Freeing = ([Key; 2], u64);
 
-#[derive(Debug)]
 pub(crate) struct Slabs {
     all: BTreeMap<u32, Slab>,
     last: u32,
@@ -222,6 +214,15 @@ impl Slabs {
         if have.len() >= SLABS_PER_PAIR_MAX || uids.iter().any(|uid| self.is_full(*uid, users)) {
             return Err(Reason::Limit);
         }
+        self.make(processes, slots, keys)
+    }
+
+    fn make(
+        &mut self,
+        processes: &mut Processes,
+        slots: [u16; 2],
+        keys: [Key; 2],
+    ) -> Result<u32, Reason> {
         // One above the last is stored by processes, too, which have 0 for none.
         let mut ids = (self.last.saturating_add(1)..u32::MAX).chain(1..=self.last);
         let id = ids.find(|id| !self.all.contains_key(id));
@@ -257,8 +258,8 @@ impl Slabs {
         users.asked(uid, count / MEASURES_PER_REQUEST);
         let used = his().map(|slab| sealed::bytes_used(&slab.memory));
         let freeing = self.freeing.iter().filter_map(Weak::upgrade);
-        let freeing = freeing.filter(|one| is_his(one.keys));
-        let bytes: u64 = used.chain(freeing.map(|one| one.bytes)).sum();
+        let freeing = freeing.filter(|one| is_his(one.0));
+        let bytes: u64 = used.chain(freeing.map(|one| one.1)).sum();
         count >= SLABS_PER_USER_MAX || bytes >= BYTES_PER_USER_MAX
     }
 
@@ -320,10 +321,7 @@ impl Slabs {
         let Some(slab) = self.all.remove(&id) else {
             return;
         };
-        let freeing = Arc::new(Freeing {
-            keys: slab.keys,
-            bytes: sealed::bytes_used(&slab.memory),
-        });
+        let freeing = Arc::new((slab.keys, sealed::bytes_used(&slab.memory)));
         for slot in slab.holders.into_iter().flatten() {
             processes.forget(slot, id);
         }
@@ -387,5 +385,30 @@ impl Slabs {
         let rested = Instant::now() + now.elapsed() * LOOK_REST_TIMES;
         self.next_look = next.map(|at| at.max(rested)).min();
         rescues
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::processes::tests::{admit, has_descriptors, nobody};
+
+    /// One user has so many slabs and no more; another one still gets one.
+    #[test]
+    fn slabs_of_a_user_are_limited() {
+        if !has_descriptors("slabs_of_a_user_are_limited", 2 * SLABS_PER_USER_MAX) {
+            return;
+        }
+        let ((epoll, mut processes), mut slabs) = (nobody(), Slabs::new());
+        let slots = [7, 7, 7, 8, 8].map(|uid| admit(&epoll, &mut processes, uid));
+        let [a, b, c, d, e] = slots.map(|slot| slot.expect("a slot"));
+        let key = processes.get(a).expect("a process").who.key;
+        for _ in 1..SLABS_PER_USER_MAX {
+            assert!(slabs.make(&mut processes, [a, b], [key; 2]).is_ok());
+        }
+        let mut pair = |both| slabs.pair(&mut processes, &mut Users::of(1), both, 0);
+        assert!(pair((a, c)).is_ok());
+        assert_eq!(pair((b, c)), Err(Reason::Limit));
+        assert!(pair((d, e)).is_ok());
     }
 }

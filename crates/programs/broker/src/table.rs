@@ -20,7 +20,6 @@ use windlass_sys::sealed::reader_of;
 const BYTES: usize = PROCESSES_BYTES + SLOTS * 8;
 
 /// The table of one broker after another.
-#[derive(Debug)]
 pub(crate) struct Table {
     file: OwnedFd,
     reader: OwnedFd,

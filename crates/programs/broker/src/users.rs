@@ -7,14 +7,12 @@ use std::time::Instant;
 const ACCOUNTS_KEPT: usize = 1_024;
 
 /// A token bucket of requests; whatever else costs time counts as so many of them. What was not there is owed.
-#[derive(Debug)]
 struct Bucket {
     tokens: f64,
     filled: Instant,
 }
 
 /// Accounts by user. A full one is as good as none.
-#[derive(Debug)]
 pub(crate) struct Users {
     /// What is filled in in one second, and the most that there is.
     full: f64,
