@@ -209,6 +209,8 @@ fn a_child_has_nothing_of_a_question() {
 /// Has `late.c` make each of these calls, and compares what it says.
 fn ask_late<'a>(place: &Place, calls: impl IntoIterator<Item = (&'a str, &'a str)>) {
     compile(place, "late");
+    // `late.c` stops the broker, which has to be there.
+    place.have_daemon();
     let mut wrong = Vec::new();
     for (call, expected) in calls {
         let directory = place.room();
