@@ -125,6 +125,7 @@ fn a_reader_that_stands_still_is_waited_for() {
         spin: "50",
         bytes: 16 << 20,
         chunk: seconds,
+        options: &[PATIENT],
         ..HOW
     };
     if !as_on_the_kernel(&place, &how) {
@@ -147,6 +148,7 @@ fn the_limit_of_a_send_is_one_for_all_its_waits() {
                 spin,
                 bytes: 16 << 20,
                 chunk: 3,
+                options: &[PATIENT],
                 ..HOW
             };
             if !as_on_the_kernel(&place, &how) {
