@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use windlass_attach::endpoint::{Endpoint, Event, Rings};
 use windlass_attach::memif::msg::Secret;
-use windlass_attach::memif::{ClientConfig, MemifClient};
+use windlass_attach::memif::{ClientConfig, MemifClient, Refusal};
 use windlass_attach::port::{Kick, Lane, Limit, Stop};
 use windlass_frame::{Claim, HEADROOM, Heads, Pick, RxId, SNAP, Tick};
 use windlass_shm::{Foreign, HugePages, SegStore, Tails};
@@ -71,10 +71,12 @@ impl Peer {
     /// Why the daemon does not take a client; panics if it does.
     pub fn refused(path: PathBuf) -> String {
         let mut client = MemifClient::new(config(path, 1)).expect("a client");
+        let silent = Refusal::Silent.to_string();
         until_some("the client is refused", || {
             let events = client.poll(Instant::now());
             assert!(events.is_empty(), "{events:?}");
             let reason = client.status().reason;
+            assert!(!reason.contains(&silent), "it was let in first");
             reason.contains("already").then_some(reason)
         })
     }
