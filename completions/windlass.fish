@@ -47,6 +47,7 @@ complete -c windlass -n "__fish_windlass_needs_command" -f -a "metrics" -d 'Writ
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "apply" -d 'Make the configuration like a document; what it lacks is removed'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "export" -d 'Write the configuration as a document that apply reads'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "monitor" -d 'Write what changes, as it does'
+complete -c windlass -n "__fish_windlass_needs_command" -f -a "snoop" -d 'Capture frames of a VNIC, an uplink or a bridge'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "run" -d 'Run a program with accelerated sockets'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "sockets" -d 'List accelerated programs\' sockets: who carries them, ring or kernel, and why'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "stackdump" -d 'Show every word of the channels of a process, and of all with "all": locks, rings, sleepers'
@@ -742,6 +743,26 @@ complete -c windlass -n "__fish_windlass_using_subcommand monitor" -s p -l parsa
 complete -c windlass -n "__fish_windlass_using_subcommand monitor" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand monitor" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand monitor" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand snoop" -s d -l link -d 'The VNIC, uplink or bridge' -r
+complete -c windlass -n "__fish_windlass_using_subcommand snoop" -s z -l zone -d 'Only if the VNIC is in this zone; "global" is none' -r
+complete -c windlass -n "__fish_windlass_using_subcommand snoop" -s w -l write -d 'Write a pcapng file; "-" is the standard output' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand snoop" -s c -l count -d 'End after so many frames' -r
+complete -c windlass -n "__fish_windlass_using_subcommand snoop" -s s -l length -d 'Capture so many bytes of each frame, 0 for all [default: all]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand snoop" -s C -l file-size -d 'Begin another file after so many million bytes' -r
+complete -c windlass -n "__fish_windlass_using_subcommand snoop" -s W -l file-count -d 'Write so many files in turn, the first again after the last' -r
+complete -c windlass -n "__fish_windlass_using_subcommand snoop" -s Q -l direction -d 'Which frames of a VNIC: those that its guest or program receives (in), sends (out), or all; of an uplink the host\'s' -r -f -a "in\t'Received'
+out\t'Sent'
+inout\t'All'"
+complete -c windlass -n "__fish_windlass_using_subcommand snoop" -s B -l buffer -d 'Room for frames that are not read yet, in KiB for each worker' -r
+complete -c windlass -n "__fish_windlass_using_subcommand snoop" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand snoop" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand snoop" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand snoop" -l drops -d 'Capture frames that died, too, with the reason'
+complete -c windlass -n "__fish_windlass_using_subcommand snoop" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand snoop" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand snoop" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand snoop" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand snoop" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c windlass -n "__fish_windlass_using_subcommand run" -l spin -d 'How long a waiting call polls for data before it sleeps, in microseconds. 50 suits two busy programs on cores of their own, 0 a host with more busy programs than cores [default: 30, in threads that wait again within 300 us, with exponential backoff while polls find nothing]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand run" -l library -d 'The preload library [default: beside windlass, in ../lib/windlass, or in /usr/lib/windlass]' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand run" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
@@ -881,3 +902,4 @@ complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_s
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from stat" -l zone -x -a "(windlass __complete zone (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from show" -l member -x -a "(windlass __complete member (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from flush" -l member -x -a "(windlass __complete member (commandline -ct) -- (commandline -opc) 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand snoop" -l zone -x -a "(windlass __complete zone (commandline -ct) -- (commandline -opc) 2>/dev/null)"

@@ -2,7 +2,8 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use windlass_framed::{Device, Options, ReadVec, WriteVec};
@@ -18,27 +19,27 @@ fn example(name: &str) -> PathBuf {
     root().join("crates/programs/framed/examples").join(name)
 }
 
-/// Installs libwindlass into a directory of the lab, as `make install` does.
-fn install(lab: &Lab) -> PathBuf {
-    let prefix = lab.directory().join("usr");
-    let archive = program("libwindlass_framed.a");
-    let done = run(Command::new(root().join("scripts/libwindlass"))
-        .arg(archive)
-        .arg("")
-        .arg(&prefix));
-    assert_eq!(done.code, 0, "{}", done.err);
-    prefix
+/// libwindlass, installed once as `make install` does.
+fn installed() -> &'static Path {
+    static PREFIX: OnceLock<PathBuf> = OnceLock::new();
+    PREFIX.get_or_init(|| {
+        let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join("libwindlass");
+        let archive = program("libwindlass_framed.a");
+        let mut install = Command::new(root().join("scripts/libwindlass"));
+        let done = run(install.arg(archive).arg("").arg(&prefix));
+        assert_eq!(done.code, 0, "{}", done.err);
+        prefix
+    })
 }
 
-/// Compiles an example with every warning, against the shared library or the static one.
-fn compile(prefix: &Path, name: &str, shared: bool) -> PathBuf {
-    let to = prefix.join(name);
+/// Compiles a program with every warning, against the shared library or the static one.
+fn compile(lab: &Lab, source: &Path, shared: bool) -> PathBuf {
+    let prefix = installed();
+    let to = lab.directory().join(source.file_stem().expect("a name"));
     let mut cc = Command::new("cc");
     cc.args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-o"])
         .arg(&to);
-    cc.arg("-I")
-        .arg(prefix.join("include"))
-        .arg(example(&format!("{name}.c")));
+    cc.arg("-I").arg(prefix.join("include")).arg(source);
     match shared {
         true => cc.arg("-L").arg(prefix.join("lib")).arg("-lwindlass"),
         false => {
@@ -51,8 +52,17 @@ fn compile(prefix: &Path, name: &str, shared: bool) -> PathBuf {
     to
 }
 
-/// A program that runs until it is dropped.
-struct Running(Child);
+/// A program that runs until it is dropped, and what it writes.
+struct Running(Child, BufReader<ChildStdout>);
+
+impl Running {
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.1.read_line(&mut line).expect("a line");
+        assert!(!line.is_empty(), "it ended");
+        line.trim().to_owned()
+    }
+}
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -61,17 +71,21 @@ impl Drop for Running {
     }
 }
 
-/// Starts a program, and waits for its first line.
-fn start(command: &mut Command, prefix: &Path) -> Running {
+/// Starts a program.
+fn spawn(command: &mut Command, prefix: &Path) -> Running {
     command
         .env("LD_LIBRARY_PATH", prefix.join("lib"))
         .stdout(Stdio::piped());
-    let mut child = Running(command.spawn().expect("it starts"));
-    let out = child.0.stdout.take().expect("a pipe");
-    let mut line = String::new();
-    BufReader::new(out).read_line(&mut line).expect("a line");
-    assert!(!line.is_empty(), "it ended");
-    child
+    let mut child = command.spawn().expect("it starts");
+    let out = child.stdout.take().expect("a pipe");
+    Running(child, BufReader::new(out))
+}
+
+/// The same, and waits for its first line.
+fn start(command: &mut Command, prefix: &Path) -> Running {
+    let mut running = spawn(command, prefix);
+    running.line();
+    running
 }
 
 fn vnic(daemon: &Daemon, name: &str, bridge: &str, mac: &str, set: &str) -> PathBuf {
@@ -179,10 +193,10 @@ fn the_hub_repeats() {
     let Some(lab) = Lab::start("the_hub_repeats") else {
         return;
     };
-    let prefix = install(&lab);
-    let hub = compile(&prefix, "hub", true);
+    let prefix = installed();
+    let hub = compile(&lab, &example("hub.c"), true);
     let net = Net::start(&lab);
-    let _hub = start(Command::new(hub).args(&net.ports), &prefix);
+    let _hub = start(Command::new(hub).args(&net.ports), prefix);
     net.meet();
     let mut got = [Vec::new(), Vec::new(), Vec::new()];
     for number in 1..=20 {
@@ -202,10 +216,10 @@ fn the_switch_learns() {
     let Some(lab) = Lab::start("the_switch_learns") else {
         return;
     };
-    let prefix = install(&lab);
-    let switch = compile(&prefix, "switch", false);
+    let prefix = installed();
+    let switch = compile(&lab, &example("switch.c"), false);
     let net = Net::start(&lab);
-    let _switch = start(Command::new(switch).args(&net.ports), &prefix);
+    let _switch = start(Command::new(switch).args(&net.ports), prefix);
     net.meet();
     net.send(0, [2, 0, 0, 0, 1, 1], 1);
     net.send(0, [2, 0, 0, 0, 1, 9], 2);
@@ -217,13 +231,90 @@ fn the_switch_learns() {
     assert_eq!(got, [vec![], vec![1, 2], vec![2]]);
 }
 
+/// The page on packet programs begins with a program of ten lines that compiles as it stands, and works: it tells the length of a
+/// frame that comes to a vnd device.
+#[test]
+fn the_page_begins_with_a_program() {
+    let Some(lab) = Lab::start("the_page_begins_with_a_program") else {
+        return;
+    };
+    let prefix = installed();
+    let page = std::fs::read_to_string(root().join("docs/packet-programs.md")).expect("a page");
+    let (_, code) = page.split_once("```c\n").expect("a program");
+    let (code, _) = code.split_once("```").expect("its end");
+    assert_eq!(code.lines().count(), 11, "ten lines and one between");
+    let source = lab.directory().join("lengths.c");
+    std::fs::write(&source, code).expect("written");
+    let lengths = compile(&lab, &source, true);
+    let daemon = lab.daemon();
+    daemon.must("bridge create br0");
+    daemon.must("vnic create p0 --bridge br0");
+    daemon.must("vnd create p0");
+    let path = daemon.runtime_dir().join("vnd/global/p0");
+    until("the socket is there", || path.exists());
+    let host = open(&vnic(&daemon, "h0", "br0", "02:00:00:00:01:00", ""));
+    // Line by line, though it writes into a pipe.
+    let mut program = Command::new("stdbuf");
+    let mut running = spawn(program.arg("-oL").arg(lengths).arg(&path), prefix);
+    let mut frame = [0; 77];
+    frame[..14].copy_from_slice(&[255, 255, 255, 255, 255, 255, 2, 0, 0, 0, 1, 0, 0x88, 0xb5]);
+    std::thread::scope(|scope| {
+        let line = scope.spawn(|| running.line());
+        until("it tells a length", || {
+            let _ = host.write(1, &mut [WriteVec::new(&frame)]);
+            line.is_finished()
+        });
+        assert_eq!(line.join().expect("a thread"), "77 bytes");
+    });
+}
+
+/// The packet counter in Python, over the shared library.
+#[test]
+fn python_counts() {
+    let Some(lab) = Lab::start("python_counts") else {
+        return;
+    };
+    if Command::new("python3").arg("--version").output().is_err() {
+        return windlass_tests::skip("python_counts", "python3 is missing");
+    }
+    let prefix = installed();
+    let daemon = lab.daemon();
+    daemon.must("bridge create br0");
+    let path = vnic(&daemon, "c0", "br0", "02:00:00:00:02:00", "");
+    let host = open(&vnic(&daemon, "h0", "br0", "02:00:00:00:01:00", ""));
+    let mut count = start(
+        Command::new("python3").arg(example("count.py")).arg(&path),
+        prefix,
+    );
+    daemon.wait_for_state("vnic", "c0", "up");
+    let mut frame = [0; 60];
+    frame[..14].copy_from_slice(&[255, 255, 255, 255, 255, 255, 2, 0, 0, 0, 1, 0, 0x88, 0xb5]);
+    std::thread::scope(|scope| {
+        let line = scope.spawn(|| {
+            loop {
+                let line = count.line();
+                if line
+                    .strip_prefix("88b5=")
+                    .is_some_and(|n| n.parse::<u32>().is_ok_and(|n| n > 40))
+                {
+                    return;
+                }
+            }
+        });
+        until("it has counted", || {
+            let _ = host.write(1, &mut [WriteVec::new(&frame), WriteVec::new(&frame)]);
+            line.is_finished()
+        });
+    });
+}
+
 /// pkg-config finds what was installed; the library has its version in its name and in every symbol, and exports nothing else.
 #[test]
 fn the_library_is_found() {
     let Some(lab) = Lab::start("the_library_is_found") else {
         return;
     };
-    let prefix = install(&lab);
+    let prefix = installed();
     let library = prefix.join("lib/libwindlass.so.1");
     let symbols = run(Command::new("nm")
         .args(["-D", "--defined-only"])
@@ -236,7 +327,7 @@ fn the_library_is_found() {
         assert!(header.contains(&format!("{name}(")), "{name}");
         names.push(name);
     }
-    assert_eq!(names.len(), 14, "{}", symbols.out);
+    assert_eq!(names.len(), 15, "{}", symbols.out);
     let dynamic = run(Command::new("readelf").arg("-d").arg(&library));
     assert!(
         dynamic.out.contains("[libwindlass.so.1]"),

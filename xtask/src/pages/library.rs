@@ -32,6 +32,7 @@ const INTERRUPTED: (&str, &str) = (
 const PAGES: &[Calls] = &[
     Calls {
         names: &[
+            "windlass_open",
             "windlass_open_socket",
             "windlass_close",
             "windlass_set_nonblock",
@@ -39,6 +40,7 @@ const PAGES: &[Calls] = &[
         ],
         about: "open and close devices of windlassd",
         description: &[
+            "windlass_open() opens the vnd device of this name in this zone: see windlass-vnd(8). The zone is \"global\" or that of the device. The socket is              vnd/ZONE/NAME in $XDG_RUNTIME_DIR/windlass, or else in /run/windlass.",
             "windlass_open_socket() opens the device behind a memif socket: that of a VNIC made with \"--attach memif,role=server\". A device has \
              one consumer at a time. flags is 0 or WINDLASS_NONBLOCK, with which calls return EAGAIN where they would sleep; \
              windlass_set_nonblock() changes that. A handle is NULL after a failure: see windlass_errno(3).",
@@ -60,7 +62,7 @@ const PAGES: &[Calls] = &[
             ),
             (
                 "WINDLASS_E_BADNAME",
-                "The path is empty, too long, or another kind of socket's.",
+                "The name has other characters than letters, digits, \":\", \"-\" and \"_\", or more than 31. The path is empty, too long, or another kind of socket's.",
             ),
             ("WINDLASS_E_PERM", "The socket may not be opened."),
             (
@@ -204,7 +206,7 @@ fn page(calls: &Calls) -> Page {
     page.heading("RETURN VALUE");
     page.paragraph(match calls.names {
         ["windlass_errno", ..] => "A number, and a string. Neither call fails.",
-        ["windlass_open_socket", ..] => "A handle, or NULL; 0, or -1 with errno set.",
+        ["windlass_open", ..] => "A handle, or NULL; 0, or -1 with errno set.",
         ["windlass_peek", ..] => "windlass_peek(): the number of frames. The others: 0. -1 with errno set after a failure.",
         ["windlass_pollfd"] => "A descriptor, or -1 with errno set.",
         _ => "0, or -1 with errno set.",

@@ -1,5 +1,5 @@
 /*
- * windlass.h: framed I/O at a device of windlassd. Link with -lwindlass; see windlass_frameio(3).
+ * windlass.h: framed I/O at a device of windlassd. Link with -lwindlass; see windlass_frameio_read(3).
  *
  * Calls return 0 (or a count) and -1; -1 sets errno. After WINDLASS_E_SYS errno has the reason. A handle may be used by many
  * threads: many write at a time, one reads.
@@ -47,6 +47,9 @@ typedef struct windlass_frameio {
 	windlass_framevec_t vecs[];
 } windlass_frameio_t;
 
+/* A call with n vectors in a variable: .io, .vecs[0] to .vecs[n - 1]. */
+#define WINDLASS_FRAMEIO(n) struct { windlass_frameio_t io; windlass_framevec_t vecs[n]; }
+
 /* A frame in the memory of a ring. */
 typedef struct windlass_buf {
 	void   *buf;
@@ -58,13 +61,14 @@ typedef struct windlass_lease {
 	uint64_t words[4];
 } windlass_lease_t;
 
-/* windlass_open_socket(3) */
+/* windlass_open(3) */
+windlass_t *windlass_open(const char *zone, const char *name, int flags);
 windlass_t *windlass_open_socket(const char *path, int flags);
 void        windlass_close(windlass_t *);
 int         windlass_set_nonblock(windlass_t *, int on);
 int         windlass_set_patience(windlass_t *, unsigned int ms);
 
-/* windlass_frameio(3) */
+/* windlass_frameio_read(3) */
 int         windlass_frameio_read(windlass_t *, windlass_frameio_t *);
 int         windlass_frameio_write(windlass_t *, windlass_frameio_t *);
 int         windlass_drain(windlass_t *, unsigned int ms);

@@ -15,10 +15,7 @@
 #define FRAMES      32
 #define FRAME_MAX   2048
 
-struct batch {
-	windlass_frameio_t  io;
-	windlass_framevec_t vecs[FRAMES];
-};
+typedef WINDLASS_FRAMEIO(FRAMES) batch_t;
 
 static windlass_t *devices[DEVICES_MAX];
 static int count;
@@ -26,11 +23,11 @@ static char room[FRAMES][FRAME_MAX];
 
 /* Reads what is there. Returns the number of frames, 0 if there is none, -1 if the device is gone. */
 static int
-receive(windlass_t *from, struct batch *batch)
+receive(windlass_t *from, batch_t *batch)
 {
 	batch->io = (windlass_frameio_t){ WINDLASS_FRAMEIO_VERSION, 1, FRAMES };
 	for (int i = 0; i < FRAMES; i++)
-		batch->io.vecs[i] = (windlass_framevec_t){ room[i], FRAME_MAX, 0 };
+		batch->vecs[i] = (windlass_framevec_t){ room[i], FRAME_MAX, 0 };
 	if (windlass_frameio_read(from, &batch->io) == 0)
 		return ((int)batch->io.nvecs);
 	if (errno == EAGAIN || errno == EINTR)
@@ -40,12 +37,12 @@ receive(windlass_t *from, struct batch *batch)
 }
 
 static void
-repeat(int from, struct batch *batch)
+repeat(int from, batch_t *batch)
 {
 	int frames = (int)batch->io.nvecs;
 
 	for (int i = 0; i < frames; i++)
-		batch->io.vecs[i].buflen = batch->io.vecs[i].actlen;
+		batch->vecs[i].buflen = batch->vecs[i].actlen;
 	for (int to = 0; to < count; to++) {
 		batch->io.nvecs = (uint32_t)frames;
 		if (to != from && windlass_frameio_write(devices[to], &batch->io) != 0 && errno != EAGAIN)
@@ -56,7 +53,7 @@ repeat(int from, struct batch *batch)
 int
 main(int argc, char **argv)
 {
-	static struct batch batch;
+	static batch_t batch;
 	struct pollfd fds[DEVICES_MAX];
 
 	if (argc < 3 || argc > DEVICES_MAX + 1) {

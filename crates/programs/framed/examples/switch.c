@@ -49,10 +49,7 @@ learn(const unsigned char *address, int device)
 static void
 send_to(int to, const windlass_buf_t *frame)
 {
-	struct {
-		windlass_frameio_t  io;
-		windlass_framevec_t vec;
-	} one = { { WINDLASS_FRAMEIO_VERSION, 1, 1 }, { frame->buf, frame->len, 0 } };
+	WINDLASS_FRAMEIO(1) one = { { WINDLASS_FRAMEIO_VERSION, 1, 1 }, { { frame->buf, frame->len, 0 } } };
 
 	if (windlass_frameio_write(devices[to], &one.io) != 0 && errno != EAGAIN)
 		perror("write");

@@ -66,34 +66,37 @@ fn answer(result: Result<c_int, Errno>) -> c_int {
 /// The device behind a handle.
 ///
 /// # Safety
-/// NULL, or a handle of [`windlass_open_socket`] that is not closed.
+/// NULL, or a handle of [`windlass_open`] that is not closed.
 unsafe fn device<'a>(handle: *const Device) -> Result<&'a Device, Errno> {
     // SAFETY: the caller's promise.
     unsafe { handle.as_ref() }.ok_or(Errno::FAULT)
 }
 
-/// See `windlass_open_socket(3)`.
+/// The options of an open.
+fn options(flags: c_int) -> Result<Options, Error> {
+    if flags & !NONBLOCK != 0 {
+        return Err(Error::System(Errno::INVAL));
+    }
+    Ok(Options {
+        log2_ring: LOG2_RING,
+        nonblocking: flags & NONBLOCK != 0,
+    })
+}
+
+/// The text at a pointer.
 ///
 /// # Safety
-/// `path` is NULL or a string.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn windlass_open_socket(path: *const c_char, flags: c_int) -> *mut Device {
-    let opened = if path.is_null() || flags & !NONBLOCK != 0 {
-        let errno = if path.is_null() {
-            Errno::FAULT
-        } else {
-            Errno::INVAL
-        };
-        Err(Error::System(errno))
-    } else {
-        // SAFETY: a string (caller).
-        let path = unsafe { CStr::from_ptr(path) };
-        let options = Options {
-            log2_ring: LOG2_RING,
-            nonblocking: flags & NONBLOCK != 0,
-        };
-        Device::open_path(Path::new(OsStr::from_bytes(path.to_bytes())), options)
-    };
+/// NULL, or a string.
+unsafe fn text<'a>(text: *const c_char) -> Result<&'a OsStr, Error> {
+    if text.is_null() {
+        return Err(Error::System(Errno::FAULT));
+    }
+    // SAFETY: a string (caller).
+    let text = unsafe { CStr::from_ptr(text) };
+    Ok(OsStr::from_bytes(text.to_bytes()))
+}
+
+fn handle(opened: Result<Device, Error>) -> *mut Device {
     match opened {
         Ok(device) => Box::into_raw(Box::new(device)),
         Err(error) => {
@@ -103,14 +106,47 @@ pub unsafe extern "C" fn windlass_open_socket(path: *const c_char, flags: c_int)
     }
 }
 
-/// See `windlass_open_socket(3)`.
+/// See `windlass_open(3)`.
+///
+/// # Safety
+/// `zone` and `name` are NULL or strings.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn windlass_open(
+    zone: *const c_char,
+    name: *const c_char,
+    flags: c_int,
+) -> *mut Device {
+    // SAFETY: the caller's promise.
+    let zone = unsafe { text(zone) };
+    // SAFETY: the caller's promise.
+    let name = unsafe { text(name) };
+    let open = || {
+        // What is not UTF-8 is no name of anything.
+        let (zone, name) = (zone?.to_string_lossy(), name?.to_string_lossy());
+        Device::open(&zone, &name, options(flags)?)
+    };
+    handle(open())
+}
+
+/// See `windlass_open(3)`.
+///
+/// # Safety
+/// `path` is NULL or a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn windlass_open_socket(path: *const c_char, flags: c_int) -> *mut Device {
+    // SAFETY: the caller's promise.
+    let path = unsafe { text(path) };
+    handle(path.and_then(|path| Device::open_path(Path::new(path), options(flags)?)))
+}
+
+/// See `windlass_open(3)`.
 ///
 /// # Safety
 /// NULL, or a handle that is not closed and that no thread uses.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn windlass_close(handle: *mut Device) {
     if !handle.is_null() {
-        // SAFETY: made by `windlass_open_socket` (caller).
+        // SAFETY: made by `windlass_open` (caller).
         drop(unsafe { Box::from_raw(handle) });
     }
 }
@@ -127,7 +163,7 @@ pub extern "C" fn windlass_strerror(number: c_int) -> *const c_char {
     Code::text(number).as_ptr()
 }
 
-/// See `windlass_open_socket(3)`.
+/// See `windlass_open(3)`.
 ///
 /// # Safety
 /// NULL, or a handle that is not closed.
@@ -140,7 +176,7 @@ pub unsafe extern "C" fn windlass_set_nonblock(handle: *const Device, on: c_int)
     }))
 }
 
-/// See `windlass_open_socket(3)`.
+/// See `windlass_open(3)`.
 ///
 /// # Safety
 /// NULL, or a handle that is not closed.
@@ -173,7 +209,7 @@ pub unsafe extern "C" fn windlass_pollfd(handle: *const Device, events: c_int) -
     answer(of.and_then(|of| Ok(device?.pollfd(of)?.as_raw_fd())))
 }
 
-/// See `windlass_drain(3)`.
+/// See `windlass_frameio_read(3)`.
 ///
 /// # Safety
 /// NULL, or a handle that is not closed.
@@ -216,7 +252,7 @@ unsafe fn framed(handle: *const Device, io: *mut FrameIo, how: Move) -> Result<c
 
 const _: () = assert!(size_of::<FrameIo>() == core::mem::offset_of!(FrameIo, vecs));
 
-/// See `windlass_frameio(3)`.
+/// See `windlass_frameio_read(3)`.
 ///
 /// # Safety
 /// As [`windlass_frameio_write`], with buffers that may be written.
@@ -226,7 +262,7 @@ pub unsafe extern "C" fn windlass_frameio_read(handle: *const Device, io: *mut F
     answer(unsafe { framed(handle, io, Device::read_raw) })
 }
 
-/// See `windlass_frameio(3)`.
+/// See `windlass_frameio_read(3)`.
 ///
 /// # Safety
 /// `handle` is NULL or not closed; `io` is NULL or followed by `nvecs` vectors, each with a buffer of its length.
@@ -295,7 +331,7 @@ pub unsafe extern "C" fn windlass_release(handle: *const Device, count: c_uint) 
     )
 }
 
-/// See `windlass_reserve(3)`.
+/// See `windlass_peek(3)`.
 ///
 /// # Safety
 /// `handle` is NULL or not closed; `lease` is NULL or a place for one; `bufs` is NULL or has `count` places.
@@ -330,7 +366,7 @@ pub unsafe extern "C" fn windlass_reserve(
     answer(reserve())
 }
 
-/// See `windlass_reserve(3)`.
+/// See `windlass_peek(3)`.
 ///
 /// # Safety
 /// `handle` is NULL or not closed; `lease` is NULL or was filled by [`windlass_reserve`] of this handle; `bufs` is NULL or has `count`

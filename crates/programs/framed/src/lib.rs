@@ -59,7 +59,7 @@
 //! pointer faults in the caller, as with memcpy.
 //!
 //! # Not done
-//! Devices by name and zone, their properties, offload metadata.
+//! Making and removing devices, their properties, offload metadata.
 
 pub mod capi;
 mod conn;
