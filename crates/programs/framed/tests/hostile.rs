@@ -1,0 +1,230 @@
+//! A server that keeps to the protocol of the handshake and then writes into the rings what it wants: the client crashes on none of it,
+//! reads no byte outside its buffers, and ends what cannot be.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::thread::sleep;
+use std::time::Duration;
+
+use windlass_attach::memif::layout::{DESC_FLAG_NEXT, Desc, RING_FLAG_ROOM, RingPlace};
+use windlass_attach::memif::msg::{Direction, Hello, MSG_BYTES, Message, Text, VERSION};
+use windlass_framed::{Device, Options, ReadVec, WriteVec};
+use windlass_shm::Mapping;
+use windlass_sys::unix::{self, Listener, SocketKind};
+use windlass_sys::{Errno, IoSlice, eventfd};
+
+/// Slots of a ring.
+const SLOTS: u16 = 32;
+
+/// What the server has of a connection.
+struct Server {
+    socket: OwnedFd,
+    memory: Mapping,
+    from_client: RingPlace,
+    from_server: RingPlace,
+    event: OwnedFd,
+}
+
+/// Takes what a call has to give that says `EAGAIN` until then.
+fn wait<T>(mut call: impl FnMut() -> Result<T, Errno>) -> T {
+    loop {
+        match call() {
+            Ok(value) => return value,
+            Err(Errno::AGAIN | Errno::INTR) => sleep(Duration::from_millis(1)),
+            Err(errno) => panic!("{errno}"),
+        }
+    }
+}
+
+impl Server {
+    /// Accepts a client and does the handshake.
+    fn accept(listener: &Listener) -> Server {
+        let socket = wait(|| listener.accept());
+        let say = |message: Message| {
+            let record = message.encode();
+            unix::send_with_fds(&socket, &[IoSlice::new(&record)], &[]).expect("sent");
+        };
+        say(Message::Hello(Hello {
+            name: Text::cut(b"hostile"),
+            version_min: VERSION,
+            version_max: VERSION,
+            region_max: 0,
+            from_server_max: 0,
+            from_client_max: 0,
+            log2_ring_max: 5,
+        }));
+        let (mut memory, mut rings) = (None, Vec::new());
+        loop {
+            let mut record = [0; MSG_BYTES];
+            let mut came = wait(|| unix::receive_with_fds(&socket, &mut record, 1));
+            match Message::decode(&record[..came.bytes]).expect("a message") {
+                Message::AddRegion(region) => {
+                    let fd = came.fds.pop().expect("a file");
+                    memory = Some(Mapping::foreign(fd.as_fd(), region.size).expect("memory"));
+                }
+                Message::AddRing(ring) => rings.push((ring, came.fds.pop().expect("an eventfd"))),
+                Message::Connect(_) => break,
+                _ => {}
+            }
+            say(Message::Ack);
+        }
+        let memory = memory.expect("a region");
+        let bytes = memory.len() as u64;
+        let place = |at: u32| RingPlace::checked(at, 5, bytes).expect("a place");
+        let (back, event) = rings.pop().expect("two rings");
+        let (out, _) = rings.pop().expect("two rings");
+        let directions = (out.direction, back.direction);
+        assert_eq!(directions, (Direction::FromClient, Direction::FromServer));
+        let (from_client, from_server) = (place(out.offset), place(back.offset));
+        memory.store_u16(from_client.flags_at() as usize, RING_FLAG_ROOM, Release);
+        say(Message::Connected(Text::cut(b"hostile")));
+        Server {
+            socket,
+            memory,
+            from_client,
+            from_server,
+            event,
+        }
+    }
+
+    fn describe(&self, slot: u16, flags: u16, length: u32, region: u16, offset: u32) {
+        let desc = Desc {
+            flags,
+            region,
+            length,
+            offset,
+            metadata: 7,
+        };
+        let [low, high] = desc.to_words();
+        let at = self.from_server.desc_at(slot) as usize;
+        self.memory.store_u64(at, low, Release);
+        self.memory.store_u64(at + 8, high, Release);
+    }
+
+    /// Says that the ring is filled up to here.
+    fn publish(&self, tail: u16) {
+        let at = self.from_server.tail_at() as usize;
+        self.memory.store_u16(at, tail, Release);
+        eventfd::signal(&self.event).expect("signalled");
+    }
+}
+
+fn listen(directory: &Path) -> (PathBuf, Listener) {
+    let path = directory.join("hostile");
+    let listener = unix::bind_socket(&path, SocketKind::SeqPacket, 0o600, None).expect("a socket");
+    (path, listener)
+}
+
+/// A client and its server.
+fn pair(path: &Path, listener: &Listener) -> (Device, Server) {
+    let options = Options {
+        log2_ring: 5,
+        nonblocking: true,
+    };
+    std::thread::scope(|scope| {
+        let server = scope.spawn(|| Server::accept(listener));
+        let device = Device::open_path(path, options).expect("a device");
+        (device, server.join().expect("a thread"))
+    })
+}
+
+fn read(device: &Device) -> Result<Vec<u8>, Errno> {
+    let mut room = vec![0; 70_000];
+    let mut vecs = [ReadVec::new(&mut room)];
+    device.read(1, &mut vecs)?;
+    Ok(vecs[0].data().to_vec())
+}
+
+/// Descriptors with lengths, regions and offsets that cannot be, and chains that do not end: each is skipped, and what is good between
+/// them comes, from the client's own buffers whatever the descriptor says of them.
+#[test]
+fn bad_descriptors_are_skipped() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (path, listener) = listen(directory.path());
+    let (device, server) = pair(&path, &listener);
+    let mut tail = 0u16;
+    for length in [2049, 0, u32::MAX] {
+        server.describe(tail, 0, length, 9, 0xffff_fff0);
+        server.describe(tail.wrapping_add(1), 0, 60, 77, u32::MAX);
+        tail = tail.wrapping_add(2);
+        server.publish(tail);
+        // Of the client's own buffer.
+        assert_eq!(wait(|| read(&device)), [0; 60]);
+    }
+    // A frame without an end, of one descriptor and of all.
+    for slots in [1, SLOTS] {
+        for k in 0..slots {
+            server.describe(tail.wrapping_add(k), DESC_FLAG_NEXT, 2048, 0, 0);
+        }
+        tail = tail.wrapping_add(slots);
+        server.publish(tail);
+        assert_eq!(read(&device), Err(Errno::AGAIN));
+    }
+    assert!(device.peek(1).is_err());
+    // The client goes on.
+    server.describe(tail, 0, 99, 0, 0);
+    server.publish(tail.wrapping_add(1));
+    let peeked = device.peek(32).expect("a frame");
+    let lengths: Vec<_> = peeked.frames().map(|lent| lent.len()).collect();
+    assert_eq!(lengths, [99]);
+    peeked.release(1);
+}
+
+/// An index that cannot be ends the connection, in either ring: the client connects again, and gives the next server what this one has
+/// not taken.
+#[test]
+fn bad_indexes_end_the_connection() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (path, listener) = listen(directory.path());
+    for is_transmit in [false, true] {
+        let (device, server) = pair(&path, &listener);
+        for _ in 0..SLOTS {
+            assert_eq!(device.write(1, &mut [WriteVec::new(&[5; 60])]), Ok(1));
+        }
+        let head = server.from_client.head_at() as usize;
+        assert_eq!(server.memory.load_u16(head, Acquire), SLOTS);
+        let tail = server.from_client.tail_at() as usize;
+        let taken = if is_transmit {
+            server.memory.store_u16(tail, 0x8000, Release);
+            0
+        } else {
+            server.memory.store_u16(tail, 10, Release);
+            server.publish(SLOTS + 1);
+            10
+        };
+        let again = std::thread::scope(|scope| {
+            let again = scope.spawn(|| Server::accept(&listener));
+            while !again.is_finished() {
+                let _ = read(&device);
+                if is_transmit {
+                    let _ = device.write(1, &mut [WriteVec::new(&[6; 60])]);
+                }
+                sleep(Duration::from_millis(2));
+            }
+            again.join().expect("a thread")
+        });
+        // The old server is still there, and writes on: nobody looks.
+        server.publish(1);
+        let left = SLOTS - taken;
+        let head = again.from_client.head_at() as usize;
+        while again.memory.load_u16(head, Acquire) < left {
+            let _ = read(&device);
+            sleep(Duration::from_millis(1));
+        }
+        for slot in 0..left {
+            let at = again.from_client.desc_at(slot) as usize;
+            let load = |at| again.memory.load_u64(at, Acquire);
+            let desc = Desc::from_words([load(at), load(at + 8)]);
+            let mut byte = [0];
+            assert!(again.memory.read(u64::from(desc.offset), &mut byte));
+            assert_eq!((desc.length, byte[0]), (60, 5), "slot {slot}");
+        }
+        // It takes all, so that the close waits for nothing.
+        let tail = again.from_client.tail_at() as usize;
+        let all = again.memory.load_u16(head, Acquire);
+        again.memory.store_u16(tail, all, Release);
+        drop(device);
+        drop((server.socket, again.socket));
+    }
+}
