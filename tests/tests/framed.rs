@@ -219,8 +219,8 @@ fn readiness_is_told() {
     }
 }
 
-/// Messages go to and fro between two threads that sleep for each, with no time-out anywhere: not one wake-up is lost.
-/// `WINDLASS_ROUNDS` says how many; the soak has a million.
+/// Messages go to and fro between two threads that sleep for each, in the calls and on the descriptors of the handles, with no time-out
+/// anywhere: not one wake-up is lost. `WINDLASS_ROUNDS` says how many; the soak has a million.
 #[test]
 fn no_wake_up_is_lost() {
     let Some(lab) = Lab::start("no_wake_up_is_lost") else {
@@ -228,25 +228,33 @@ fn no_wake_up_is_lost() {
     };
     let (_daemon, paths) = pair(&lab);
     let [a, b] = met(&paths, [8, 8], false);
-    let rounds = std::env::var("WINDLASS_ROUNDS").map_or(20_000, |n| n.parse().expect("a number"));
-    let one = |device: &Device| loop {
-        match read(device, 1) {
-            Ok(mut frames) => return frames.remove(0),
-            Err(errno) => assert_eq!(errno, Errno::INTR),
-        }
-    };
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
+    let rounds = std::env::var("WINDLASS_ROUNDS").map_or(10_000, |n| n.parse().expect("a number"));
+    for nonblocking in [false, true] {
+        a.set_nonblocking(nonblocking);
+        b.set_nonblocking(nonblocking);
+        let one = |device: &Device| loop {
+            match read(device, 1) {
+                Ok(mut frames) => return frames.remove(0),
+                Err(Errno::AGAIN) if nonblocking => {
+                    let fd = device.pollfd(Readiness::Read).expect("a descriptor");
+                    let _ = poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], None);
+                }
+                Err(errno) => assert_eq!(errno, Errno::INTR),
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for n in 0..rounds {
+                    assert_eq!(number(&one(&b)), n);
+                    assert_eq!(write(&b, &[frame(0, 1, n, 64)]), Ok(1));
+                }
+            });
             for n in 0..rounds {
-                assert_eq!(number(&one(&b)), n);
-                assert_eq!(write(&b, &[frame(0, 1, n, 64)]), Ok(1));
+                assert_eq!(write(&a, &[frame(1, 0, n, 64)]), Ok(1));
+                assert_eq!(number(&one(&a)), n);
             }
         });
-        for n in 0..rounds {
-            assert_eq!(write(&a, &[frame(1, 0, n, 64)]), Ok(1));
-            assert_eq!(number(&one(&a)), n);
-        }
-    });
+    }
 }
 
 /// A writer that is always ahead of the daemon sleeps for room, and a reader for frames: all frames come, in order. The

@@ -8,8 +8,8 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use windlass_bench::compare::peers::Plug;
 use windlass_bench::compare::{
-    capacity, firewall, gap, idle, neighbour, overload, peers, rate, segments, sockets, stop, tap,
-    uplink, vhost, workers,
+    capacity, firewall, framed, gap, idle, neighbour, overload, peers, rate, segments, sockets,
+    stop, tap, uplink, vhost, workers,
 };
 
 /// Measures windlass beside named peers, in turns, and prints both sides with their spread.
@@ -44,6 +44,8 @@ enum What {
     Workers(workers::Options),
     /// The same rules with connection tracking: windlass' firewall, OVS-DPDK
     Firewall(firewall::Options),
+    /// Frames of 64 bytes between programs: framed I/O, TAP, sendmmsg
+    Framed(framed::Options),
     /// TAP to TAP with iperf3: the kernel's bridge, windlass, OVS in user space
     Tap(tap::Options),
     /// Processor time of an idle daemon
@@ -87,6 +89,7 @@ fn run(options: Options) -> Result<()> {
         What::Gap(options) => gap::run(&options, &programs, json),
         What::Workers(options) => workers::run(&options, &programs, json),
         What::Firewall(options) => firewall::run(&options, &programs, json),
+        What::Framed(options) => framed::run_all(&options, &programs, json),
         What::Tap(options) => tap::run_all(&options, &programs, json),
         What::Idle(options) => idle::run(&options, &programs),
         What::Capacity(options) => capacity::run(&options, &programs, json),

@@ -13,6 +13,7 @@
 pub mod capacity;
 pub mod child;
 pub mod firewall;
+pub mod framed;
 pub mod gap;
 pub mod holes;
 pub mod host;
