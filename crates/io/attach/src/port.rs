@@ -24,7 +24,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use windlass_frame::{Heads, Pick};
+use windlass_frame::{BURST, Heads, Pick};
 use windlass_shm::{Section, Tails};
 use windlass_stats::Drop;
 
@@ -223,8 +223,8 @@ pub struct Sent {
     pub bytes: u64,
     /// Frames that software segmentation wrote.
     pub segments: u64,
-    /// Frames that the port dropped, and why (at most four reasons at a time).
-    pub drops: [(Drop, u32); 4],
+    /// Frames that the port dropped, a bit for the place of each among the picks, and why (at most four reasons at a time).
+    pub drops: [(Drop, u64); 4],
     /// Why it ended.
     pub stop: Stop,
     /// Whether to notify.
@@ -246,16 +246,22 @@ impl Default for Sent {
 }
 
 impl Sent {
-    /// Counts one frame dropped by the port.
+    /// How many frames the port dropped, and why.
+    #[inline]
+    pub fn dropped(&self) -> [(Drop, u32); 4] {
+        self.drops
+            .map(|(reason, frames)| (reason, frames.count_ones()))
+    }
+
+    /// The port drops the frame behind those that it has taken, and takes it after this.
     pub fn drop_frame(&mut self, reason: Drop) {
-        for d in &mut self.drops {
-            if d.1 == 0 || d.0 == reason {
-                *d = (reason, d.1 + 1);
+        let frame = 1 << (self.taken % BURST);
+        let last = self.drops.len() - 1;
+        for (at, d) in self.drops.iter_mut().enumerate() {
+            if d.1 == 0 || d.0 == reason || at == last {
+                *d = (if d.1 == 0 { reason } else { d.0 }, d.1 | frame);
                 return;
             }
-        }
-        if let Some(d) = self.drops.last_mut() {
-            d.1 += 1;
         }
     }
 }

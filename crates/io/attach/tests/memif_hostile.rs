@@ -447,7 +447,7 @@ fn bad_buffers_cost_one_frame_each() {
         .head(scene.attacker.down, buffers.len() as u16);
     let sent = scene.send(&frames(&[64; 7]));
     assert_eq!((sent.taken, sent.frames, sent.stop), (6, 2, Stop::Full));
-    assert_eq!(sent.drops[0], (Drop::PeerFault, 4));
+    assert_eq!(sent.dropped()[0], (Drop::PeerFault, 4));
     let tail = scene.attacker.down.tail_at() as usize;
     assert_eq!(scene.attacker.memory.load_u16(tail, Ordering::Acquire), 6);
 }

@@ -189,7 +189,7 @@ fn impossible_frames_are_too_big() {
     ] {
         let sent = driver.send(tx.as_ref(), ALONE, &frames, None);
         assert_eq!((sent.taken, sent.frames, sent.stop), (2, 1, Stop::Done));
-        assert_eq!(sent.drops[0], (windlass_stats::Drop::TooBig, 1));
+        assert_eq!(sent.dropped()[0], (windlass_stats::Drop::TooBig, 1));
         let (got, _) = driver.receive(rx.as_mut());
         expect_frames(got, &frames[1..]);
     }
@@ -491,7 +491,7 @@ fn segments_are_cut_into_the_ring() {
         let (got, _) = driver.receive(pair.server_rings.rx[0].as_mut());
         if log2_size == 2 {
             assert_eq!((sent.taken, sent.frames, got.len()), (1, 0, 0));
-            assert_eq!(sent.drops[0], (windlass_stats::Drop::SegmentLimit, 1));
+            assert_eq!(sent.dropped()[0], (windlass_stats::Drop::SegmentLimit, 1));
             continue;
         }
         assert_eq!(

@@ -189,7 +189,7 @@ fn buffers_change(layout: Layout, features: u64) {
         let mut left = 16;
         while left > 0 {
             let sent = station.send(&tx, ONE, &frames);
-            let dropped: u32 = sent.drops.iter().map(|d| d.1).sum();
+            let dropped: u32 = sent.dropped().iter().map(|d| d.1).sum();
             assert_eq!(sent.frames + u64::from(dropped), sent.taken as u64);
             delivered += sent.frames;
             let came = down.reap();
@@ -257,7 +257,7 @@ fn rings_change(layout: Layout) {
                 Some(tx.tx_burst(section, ONE, heads, tails, &picks))
             });
             let Some(sent) = sent else { break };
-            let dropped: u32 = sent.drops.iter().map(|d| d.1).sum();
+            let dropped: u32 = sent.dropped().iter().map(|d| d.1).sum();
             assert_eq!(sent.frames + u64::from(dropped), sent.taken as u64);
             let section = station.worker.section();
             let _ = windlass_attach::port::RxPort::arm(&mut rx, &section);

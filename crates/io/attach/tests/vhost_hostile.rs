@@ -296,7 +296,7 @@ fn bad_receive_buffers() {
             let frames = [vec![2; 60], vec![4; 61]];
             let sent = Station::new().send(&tx, ONE, &frames);
             assert_eq!((sent.taken, sent.frames), (2, 1), "{which}");
-            assert_eq!(sent.drops[0], (Drop::PeerFault, 1));
+            assert_eq!(sent.dropped()[0], (Drop::PeerFault, 1));
             assert_eq!(down.reap(), [(0, 0), (9, 73)], "{which}");
             assert_eq!(guest.read(HIGH + 12, 61), frames[1]);
             assert!(guest.read(AT, 200).iter().all(|b| *b == 0xee), "{which}");
@@ -493,7 +493,7 @@ proptest! {
         let mut station = Station::new();
         let sent = station.send(&tx, ONE, &frames);
         prop_assert!(sent.taken == frames.len() || sent.stop == Stop::Full);
-        let dropped: u32 = sent.drops.iter().map(|d| d.1).sum();
+        let dropped: u32 = sent.dropped().iter().map(|d| d.1).sum();
         prop_assert_eq!(sent.frames + u64::from(dropped), sent.taken as u64);
         let used = down.reap();
         prop_assert!(used.len() <= heads.len());

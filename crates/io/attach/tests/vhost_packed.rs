@@ -521,7 +521,7 @@ fn bad_receive_buffers() {
             let frames = [vec![2; 60], vec![4; 61]];
             let sent = Station::new().send(&tx, ONE, &frames);
             assert_eq!((sent.taken, sent.frames), (2, 1), "{list:?}");
-            assert_eq!(sent.drops[0], (Drop::PeerFault, 1));
+            assert_eq!(sent.dropped()[0], (Drop::PeerFault, 1));
             assert_eq!(down.reap(), [(5, 0), (9, 73)], "{list:?}");
             assert_eq!(guest.read(HIGH + 12, 61), frames[1]);
             assert!(guest.read(AT, 200).iter().all(|b| *b == 0xee), "{list:?}");

@@ -235,7 +235,7 @@ fn nothing_partial() {
         let giant = vec![2; 9000];
         let sent = station.send(&tx, ONE, &[giant, frame[..60].to_vec()]);
         assert_eq!((sent.taken, sent.frames), (2, 1));
-        assert_eq!(sent.drops[0], (Drop::TooBig, 1));
+        assert_eq!(sent.dropped()[0], (Drop::TooBig, 1));
         assert_eq!(down.reap(), [(0, 72)]);
     }
 }
@@ -251,7 +251,7 @@ fn too_big_without_merging() {
         let frames = [vec![2; 101], vec![4; 100], vec![6; 60]];
         let sent = Station::new().send(&tx, ONE, &frames);
         assert_eq!((sent.taken, sent.frames, sent.stop), (2, 1, Stop::Full));
-        assert_eq!(sent.drops[0], (Drop::TooBig, 1));
+        assert_eq!(sent.dropped()[0], (Drop::TooBig, 1));
         assert_eq!(down.reap(), [(5, 112)]);
         assert_eq!(guest.read(RX_AT + 12, 100), frames[1]);
     }

@@ -369,3 +369,6 @@ impl<'w> Begun<'w> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

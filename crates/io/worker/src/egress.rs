@@ -966,7 +966,7 @@ fn count(counters: &MemberCounters, sent: &Sent) {
         counters.tx_segments.add(sent.segments);
     }
     if sent.drops[0].1 != 0 {
-        for (reason, n) in sent.drops {
+        for (reason, n) in sent.dropped() {
             counters.drop_frames(reason, u64::from(n));
         }
     }
@@ -976,7 +976,21 @@ fn count(counters: &MemberCounters, sent: &Sent) {
 #[cold]
 fn note_sent(watches: &[Watch], burst: &capture::Burst<'_, '_>, picks: &[Pick], sent: &Sent) {
     let taken = picks.get(..sent.taken).unwrap_or(picks);
-    capture::note(watches, burst, (Way::To, None), taken);
+    let dropped = sent.drops.iter().fold(0, |all, (_, frames)| all | frames);
+    if dropped == 0 {
+        capture::note(watches, burst, (Way::To, None), taken);
+        return;
+    }
+    for (at, pick) in taken.iter().enumerate() {
+        let is_this = |(_, frames): &&(Drop, u64)| frames >> (at % BURST) & 1 != 0;
+        let reason = sent.drops.iter().find(is_this).map(|(reason, _)| *reason);
+        capture::note(
+            watches,
+            burst,
+            (Way::To, reason),
+            std::slice::from_ref(pick),
+        );
+    }
 }
 
 #[cfg(test)]

@@ -144,12 +144,7 @@ impl Scratch {
                 egress,
                 floods,
             };
-            let received = |egress: &mut Egress, bytes| {
-                // For the visit before: here the fence that asking takes has nothing left to wait for.
-                egress.kick(cx, worker);
-                counters.rx_frames.add(n as u64);
-                counters.rx_bytes.add(bytes);
-            };
+            let received = received(cx, worker, counters, n);
             let is_staged = member.is_staged || self.ingress.has(ring.member);
             if is_staged && !member.watches.is_empty() {
                 way.carry_watched(member, &mut self.ingress, heads, &mut tails, received);
@@ -301,6 +296,22 @@ impl Scratch {
         {
             counters.floods_cut.add(1);
         }
+    }
+}
+
+/// What is done when a bridge has decided about a burst of so many frames.
+#[inline(always)]
+fn received<'a>(
+    cx: &'a Context<'_>,
+    worker: &'a WorkerCounters,
+    counters: &'a MemberCounters,
+    n: usize,
+) -> impl FnOnce(&mut Egress, u64) + use<'a> {
+    move |egress, bytes| {
+        // For the visit before: here the fence that asking takes has nothing left to wait for.
+        egress.kick(cx, worker);
+        counters.rx_frames.add(n as u64);
+        counters.rx_bytes.add(bytes);
     }
 }
 

@@ -233,7 +233,7 @@ fn write(calls: &mut Calls, queue: &TapQueue, heads: &Heads, picks: &[Pick], sen
     calls.gather.clear();
 }
 
-/// Counts what became of a frame: how many the interface got of it, or why none.
+/// Counts what became of the next frame: how many the interface got of it, or why none.
 fn tell(sent: &mut Sent, heads: &Heads, pick: Pick, made: Result<u64, Drop>) {
     match made {
         Ok(frames) => {
@@ -244,6 +244,7 @@ fn tell(sent: &mut Sent, heads: &Heads, pick: Pick, made: Result<u64, Drop>) {
         }
         Err(reason) => sent.drop_frame(reason),
     }
+    sent.taken += 1;
 }
 
 /// Why the kernel did not take a frame.
@@ -297,12 +298,13 @@ mod tests {
             Errno::PERM,
         ] {
             sent.drop_frame(reason(errno));
+            sent.taken += 1;
         }
         let counted = [
             (Drop::RingFull, 1),
-            (Drop::PeerDown, 1),
-            (Drop::PeerFault, 1),
-            (Drop::KernelRefused, 2),
+            (Drop::PeerDown, 1 << 1),
+            (Drop::PeerFault, 1 << 2),
+            (Drop::KernelRefused, 1 << 3 | 1 << 4),
         ];
         assert_eq!(sent.drops, counted);
     }

@@ -283,7 +283,7 @@ impl Run {
 
     /// What holds of every transmission.
     fn check(&self, sent: &Sent, picks: usize) {
-        let dropped: u32 = sent.drops.iter().map(|d| d.1).sum();
+        let dropped: u32 = sent.dropped().iter().map(|d| d.1).sum();
         assert_eq!(sent.frames + u64::from(dropped), sent.taken as u64);
         assert!(sent.taken <= picks && sent.bytes <= sent.frames * FRAME_MAX as u64);
         assert!(
