@@ -8,8 +8,8 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use windlass_bench::compare::peers::Plug;
 use windlass_bench::compare::{
-    capacity, firewall, framed, gap, idle, neighbour, overload, peers, rate, segments, sockets,
-    stop, tap, uplink, vhost, workers,
+    capacity, capture, firewall, framed, gap, idle, neighbour, overload, peers, rate, segments,
+    sockets, stop, tap, uplink, vhost, workers,
 };
 
 /// Measures windlass beside named peers, in turns, and prints both sides with their spread.
@@ -46,6 +46,8 @@ enum What {
     Firewall(firewall::Options),
     /// Frames of 64 bytes between programs: framed I/O, TAP, sendmmsg
     Framed(framed::Options),
+    /// What a capture costs the frames that it captures
+    Capture(capture::Options),
     /// TAP to TAP with iperf3: the kernel's bridge, windlass, OVS in user space
     Tap(tap::Options),
     /// Processor time of an idle daemon
@@ -90,6 +92,7 @@ fn run(options: Options) -> Result<()> {
         What::Workers(options) => workers::run(&options, &programs, json),
         What::Firewall(options) => firewall::run(&options, &programs, json),
         What::Framed(options) => framed::run_all(&options, &programs, json),
+        What::Capture(options) => capture::run(&options, &programs, json),
         What::Tap(options) => tap::run_all(&options, &programs, json),
         What::Idle(options) => idle::run(&options, &programs),
         What::Capacity(options) => capacity::run(&options, &programs, json),

@@ -11,6 +11,7 @@
 //! run ends, fails, or is interrupted ([`stop`]).
 
 pub mod capacity;
+pub mod capture;
 pub mod child;
 pub mod firewall;
 pub mod framed;

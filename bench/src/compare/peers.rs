@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use serde::Serialize;
 
+use super::capture::Captured;
 use super::child::{Child, run};
 use super::firewall;
 use super::host::{Scratch, find_program, require};
@@ -262,6 +263,14 @@ pub trait Switch {
         bail!("it has no firewall")
     }
 
+    /// Captures what the first port sends, as long as what this gives lives.
+    ///
+    /// # Errors
+    /// If it cannot.
+    fn capture(&mut self, _how: Captured) -> Result<Option<Child>> {
+        bail!("it has no captures")
+    }
+
     /// Whether it is a thread of the generator.
     fn is_in_generator(&self) -> bool {
         false
@@ -418,6 +427,15 @@ impl Switch for Windlass {
         // Room for twice as many connections as a ring has slots.
         let words = ["vnic", "set", "v0", &text, "firewall-connections=32768"];
         self.daemon.command_of(words).map(drop)
+    }
+
+    fn capture(&mut self, how: Captured) -> Result<Option<Child>> {
+        let Some(words) = how.words() else {
+            return Ok(None);
+        };
+        self.daemon
+            .start_command(&format!("snoop -d v0 -w /dev/null {words}"))
+            .map(Some)
     }
 }
 

@@ -10,6 +10,7 @@ use clap::{Args, ValueEnum};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::capture::Captured;
 use super::child::Child;
 use super::host::{HugePages, Scratch, describe};
 use super::peers::{Plug, Setup, Subject, Switch};
@@ -93,6 +94,8 @@ pub(super) enum Case {
     },
     /// Full rate of the smallest frames, in so many flows, through a firewall of so many rules.
     Filtered { rules: u16, flows: u16 },
+    /// Full rate of the smallest frames, beside a capture.
+    Captured(Captured),
     /// One frame at a time.
     Single { guest: Option<Guest>, size: usize },
     /// One frame there and one back, and a pause of so many microseconds.
@@ -115,6 +118,9 @@ impl Case {
                 format!("{}{size} B, {addresses} addr., {sink}", of(guest))
             }
             Case::Filtered { rules, flows } => format!("{rules} rules, {flows} flows"),
+            Case::Captured(how) => how
+                .words()
+                .map_or_else(|| "no capture".into(), |words| format!("snoop {words}")),
             Case::Single { guest, size } => format!("{}{size} B, one at a time", of(guest)),
             Case::Trip { guest, pause_us } => {
                 format!("{}, there and back, pause {pause_us} us", guest.name())
@@ -301,8 +307,13 @@ fn take_turn(
             switch.filter(rules)?;
             rules_before = rules;
         }
+        let capture = match case {
+            Case::Captured(how) => switch.capture(how)?,
+            _ => None,
+        };
         let shot =
             measure(run, subject, case, round, setup, &mut *switch).with_context(|| case.name())?;
+        drop(capture);
         eprintln!(
             "  round {} {:12} {:44} {:6.2} M/s lost {:.4} % cycles {:.0} p50 {} ns{}",
             round + 1,
@@ -409,6 +420,7 @@ fn generator(run: &Run<'_>, case: Case, setup: &Setup<'_>, switch: &dyn Switch) 
             add(&["--log2-ring", &log2_ring.to_string()]);
             (None, 64)
         }
+        Case::Captured(_) => (None, 64),
         Case::Single { guest, size } => {
             add(&["--measure", "latency"]);
             (guest, size)
@@ -435,7 +447,7 @@ fn print(run: &Run<'_>, shots: &[Shot]) {
     let (rate, one): (Vec<Case>, Vec<Case>) = run
         .cases
         .iter()
-        .partition(|case| matches!(case, Case::Rate { .. } | Case::Filtered { .. }));
+        .partition(|case| !matches!(case, Case::Single { .. } | Case::Trip { .. }));
     let mut show = |title, cases: &[Case], digits, value: &dyn Fn(&Shot) -> Option<f64>| {
         titles[0] = title;
         println!("\n{}", tabulate(run, &titles, cases, shots, digits, value));
@@ -461,6 +473,7 @@ fn print(run: &Run<'_>, shots: &[Shot]) {
                 sink: Sink::Count,
                 ..
             } | Case::Filtered { .. }
+                | Case::Captured(_)
         )
     };
     let note = match run.cases.iter().any(counted) {

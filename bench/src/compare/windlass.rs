@@ -203,6 +203,17 @@ impl Daemon {
         run(&program, own.into_iter().chain(words))
     }
 
+    /// Starts `windlass` with these words.
+    ///
+    /// # Errors
+    /// If it is not there.
+    pub fn start_command(&self, line: &str) -> Result<Child> {
+        let mut command = Command::new(&self.command);
+        command.arg("--socket").arg(&self.socket);
+        let log = self.log.with_extension("command.log");
+        Child::start(command.args(line.split_ascii_whitespace()), &log)
+    }
+
     /// Busy cycles and frames of all workers so far.
     ///
     /// # Errors
