@@ -28,6 +28,9 @@ _windlass() {
             windlass,export)
                 cmd="windlass__subcmd__export"
                 ;;
+            windlass,extcap)
+                cmd="windlass__subcmd__extcap"
+                ;;
             windlass,fdb)
                 cmd="windlass__subcmd__fdb"
                 ;;
@@ -251,7 +254,7 @@ _windlass() {
 
     case "${cmd}" in
         windlass)
-            opts="-j -p -o -H -h -V --json --parsable --output --no-header --no-color --timeout --socket --help --version zone bridge uplink vnic flow vnd fdb worker status stat metrics apply export monitor snoop run sockets stackdump __complete"
+            opts="-j -p -o -H -h -V --json --parsable --output --no-header --no-color --timeout --socket --help --version zone bridge uplink vnic flow vnd fdb worker status stat metrics apply export monitor snoop extcap run sockets stackdump __complete"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1209,6 +1212,86 @@ _windlass() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        windlass__subcmd__extcap)
+            opts="-j -p -o -H -h --extcap-interfaces --extcap-interface --extcap-dlts --extcap-config --capture --extcap-capture-filter --fifo --extcap-version --length --direction --drops --buffer --json --parsable --output --no-header --no-color --timeout --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --extcap-interface)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --extcap-capture-filter)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --fifo)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                --extcap-version)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --length)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --direction)
+                    COMPREPLY=($(compgen -W "in out inout" -- "${cur}"))
+                    return 0
+                    ;;
+                --buffer)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --output)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         windlass__subcmd__fdb)
             opts="-j -p -o -H -h --json --parsable --output --no-header --no-color --timeout --socket --help show add delete flush"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -2014,7 +2097,7 @@ _windlass() {
             return 0
             ;;
         windlass__subcmd__snoop)
-            opts="-d -z -w -c -s -C -W -Q -B -j -p -o -H -h --link --zone --write --count --length --file-size --file-count --direction --drops --buffer --json --parsable --output --no-header --no-color --timeout --socket --help"
+            opts="-d -z -w -c -s -C -W -Q -v -x -B -j -p -o -H -h --link --zone --write --count --length --file-size --file-count --direction --drops --verbose --hex --buffer --json --parsable --output --no-header --no-color --timeout --socket --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -4178,7 +4261,7 @@ _windlass_live() {
     if [[ -z "$kind" && "$full" != -* ]]; then
         for ((i = 1; i < ${#typed[@]}; i++)); do
             case "${typed[i]}" in
-                --accel|--attach|--attr|--bridge|--buffer|--count|--device|--direction|--file-count|--file-size|--group|--interval|--length|--library|--limit|--link|--listen|--mac|--member|--memory|--mtu|--netns|--output|--owner|--prop|--set|--socket|--spin|--tagged|--timeout|--token-file|--vlan|--vnic|--write|--zone|-B|-C|-Q|-W|-c|-d|-i|-l|-o|-s|-w|-z) ((i++)) ;;
+                --accel|--attach|--attr|--bridge|--buffer|--count|--device|--direction|--extcap-capture-filter|--extcap-interface|--extcap-version|--fifo|--file-count|--file-size|--group|--interval|--length|--library|--limit|--link|--listen|--mac|--member|--memory|--mtu|--netns|--output|--owner|--prop|--set|--socket|--spin|--tagged|--timeout|--token-file|--vlan|--vnic|--write|--zone|-B|-C|-Q|-W|-c|-d|-i|-l|-o|-s|-w|-z) ((i++)) ;;
                 -*) ;;
                 *) words+=("${typed[i]}") ;;
             esac

@@ -48,6 +48,7 @@ complete -c windlass -n "__fish_windlass_needs_command" -f -a "apply" -d 'Make t
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "export" -d 'Write the configuration as a document that apply reads'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "monitor" -d 'Write what changes, as it does'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "snoop" -d 'Capture frames of a VNIC, an uplink or a bridge'
+complete -c windlass -n "__fish_windlass_needs_command" -f -a "extcap" -d 'Answer Wireshark, which lists links and captures through this command (extcap)'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "run" -d 'Run a program with accelerated sockets'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "sockets" -d 'List accelerated programs\' sockets: who carries them, ring or kernel, and why'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "stackdump" -d 'Show every word of the channels of a process, and of all with "all": locks, rings, sleepers'
@@ -758,11 +759,35 @@ complete -c windlass -n "__fish_windlass_using_subcommand snoop" -s o -l output 
 complete -c windlass -n "__fish_windlass_using_subcommand snoop" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand snoop" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand snoop" -l drops -d 'Capture frames that died, too, with the reason'
+complete -c windlass -n "__fish_windlass_using_subcommand snoop" -s v -l verbose -d 'Write the link header and fields of the IP header, too'
+complete -c windlass -n "__fish_windlass_using_subcommand snoop" -s x -l hex -d 'Write the bytes of each frame, too'
 complete -c windlass -n "__fish_windlass_using_subcommand snoop" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand snoop" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand snoop" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand snoop" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand snoop" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c windlass -n "__fish_windlass_using_subcommand extcap" -l extcap-interface -d 'The link that is asked about' -r
+complete -c windlass -n "__fish_windlass_using_subcommand extcap" -l extcap-capture-filter -d 'The filter' -r
+complete -c windlass -n "__fish_windlass_using_subcommand extcap" -l fifo -d 'The named pipe to capture into' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand extcap" -l extcap-version -d 'The version of who asks' -r
+complete -c windlass -n "__fish_windlass_using_subcommand extcap" -l length -d 'As of snoop' -r
+complete -c windlass -n "__fish_windlass_using_subcommand extcap" -l direction -d 'As of snoop' -r -f -a "in\t'Received'
+out\t'Sent'
+inout\t'All'"
+complete -c windlass -n "__fish_windlass_using_subcommand extcap" -l buffer -d 'As of snoop' -r
+complete -c windlass -n "__fish_windlass_using_subcommand extcap" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand extcap" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand extcap" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand extcap" -l extcap-interfaces -d 'List links'
+complete -c windlass -n "__fish_windlass_using_subcommand extcap" -l extcap-dlts -d 'List its link types'
+complete -c windlass -n "__fish_windlass_using_subcommand extcap" -l extcap-config -d 'List its options'
+complete -c windlass -n "__fish_windlass_using_subcommand extcap" -l capture -d 'Capture'
+complete -c windlass -n "__fish_windlass_using_subcommand extcap" -l drops -d 'As of snoop'
+complete -c windlass -n "__fish_windlass_using_subcommand extcap" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand extcap" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand extcap" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand extcap" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand extcap" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c windlass -n "__fish_windlass_using_subcommand run" -l spin -d 'How long a waiting call polls for data before it sleeps, in microseconds. 50 suits two busy programs on cores of their own, 0 a host with more busy programs than cores [default: 30, in threads that wait again within 300 us, with exponential backoff while polls find nothing]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand run" -l library -d 'The preload library [default: beside windlass, in ../lib/windlass, or in /usr/lib/windlass]' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand run" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r

@@ -240,6 +240,19 @@ static EXAMPLES: &[(&str, &[Example])] = &[
         &[("All channels of all processes:", "windlass stackdump all")],
     ),
     (
+        "snoop",
+        &[
+            (
+                "The first ten frames of a web server's VNIC, with link headers:",
+                "windlass snoop -d web0 -v -c 10 tcp port 80",
+            ),
+            (
+                "What enters a bridge, and why what of it died, in files that take turns:",
+                "windlass snoop -d br0 --drops -C 100 -W 5 -w /var/tmp/br0",
+            ),
+        ],
+    ),
+    (
         "monitor",
         &[(
             "Follow the states of members:",

@@ -137,7 +137,7 @@ impl Program {
             check_one(at, instruction, count - at - 1)?;
         }
         let last = instructions.last().map(|last| last.code);
-        if !last.is_some_and(|code| code & 0x07 == RET) {
+        if last.is_none_or(|code| code & 0x07 != RET) {
             return Err(Invalid::NoReturn);
         }
         Ok(Program(instructions.into()))

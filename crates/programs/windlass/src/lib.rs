@@ -33,6 +33,7 @@ mod accounts;
 mod complete;
 mod create;
 mod document;
+mod extcap;
 mod failure;
 mod fdb;
 mod fields;
@@ -207,6 +208,7 @@ fn dispatch(options: Options, terminal: bool, out: &mut dyn Write) -> Result<(),
         Command::Export => document::export(&mut session),
         Command::Monitor(args) => monitor::run(&mut session, &args),
         Command::Snoop(args) => snoop::run(&mut session, &args),
+        Command::Extcap(args) => extcap::run(&mut session, args),
         Command::Sockets(repeat) => sockets::show(&mut session, &repeat),
         Command::Status => status::show(&mut session),
         Command::Metrics(args) => metrics::run(&mut session, &args),

@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueHint};
 use windlass_api::{
-    Attachment, CaptureDirection, FlowAttributes, Ifname, MacAddr, Name, NameError, Netns, Scope,
-    ZoneRef, properties,
+    Attachment, FlowAttributes, Ifname, MacAddr, Name, NameError, Netns, Scope, ZoneRef, properties,
 };
 
 use crate::accounts;
 
+mod snoop;
 mod tables;
 mod vnd;
 
+pub(crate) use snoop::{ExtcapArgs, SnoopArgs};
 pub(crate) use tables::*;
 pub(crate) use vnd::*;
 
@@ -167,6 +168,11 @@ pub(crate) enum Command {
     /// Ctrl-C, and when the link goes.
     #[command(arg_required_else_help = true)]
     Snoop(SnoopArgs),
+    /// Answer Wireshark, which lists links and captures through this command (extcap).
+    ///
+    /// A script in Wireshark's extcap directory calls it: exec windlass extcap "$@"
+    #[command(arg_required_else_help = true)]
+    Extcap(ExtcapArgs),
     /// Run a program with accelerated sockets.
     ///
     /// windlass becomes the program: process id, signals, streams and exit status are its own. TCP and Unix stream
@@ -871,68 +877,6 @@ pub(crate) struct MonitorArgs {
     /// End after so many events.
     #[arg(short, long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,
-}
-
-/// Arguments of `snoop`.
-#[derive(Debug, Args)]
-pub(crate) struct SnoopArgs {
-    /// The VNIC, uplink or bridge.
-    #[arg(short = 'd', long = "link", value_name = "LINK")]
-    pub(crate) link: Name,
-    /// Only if the VNIC is in this zone; "global" is none.
-    #[arg(short, long, value_name = "ZONE")]
-    pub(crate) zone: Option<String>,
-    /// Write a pcapng file; "-" is the standard output.
-    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(crate) write: Option<PathBuf>,
-    /// End after so many frames.
-    #[arg(short, long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) count: Option<u64>,
-    /// Capture so many bytes of each frame, 0 for all [default: all].
-    #[arg(short = 's', long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(..=262_144))]
-    pub(crate) length: Option<u32>,
-    /// Begin another file after so many million bytes.
-    #[arg(short = 'C', long, value_name = "MEGABYTES", requires = "write",
-          value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
-    pub(crate) file_size: Option<u64>,
-    /// Write so many files in turn, the first again after the last.
-    #[arg(short = 'W', long, value_name = "FILES", requires = "file_size",
-          value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
-    pub(crate) file_count: Option<u64>,
-    /// Which frames of a VNIC: those that its guest or program receives (in), sends (out), or all; of an uplink the host's.
-    #[arg(short = 'Q', long, value_name = "WAY", default_value = "inout")]
-    pub(crate) direction: Way,
-    /// Capture frames that died, too, with the reason.
-    #[arg(long)]
-    pub(crate) drops: bool,
-    /// Room for frames that are not read yet, in KiB for each worker.
-    #[arg(short = 'B', long, value_name = "KIB", default_value_t = 4096,
-          value_parser = clap::value_parser!(u32).range(64..=65_536))]
-    pub(crate) buffer: u32,
-    /// Which frames, as in: tcp port 80.
-    #[arg(value_name = "FILTER", trailing_var_arg = true)]
-    pub(crate) filter: Vec<String>,
-}
-
-/// Which frames are captured.
-#[derive(Debug, Clone, Copy, clap::ValueEnum)]
-pub(crate) enum Way {
-    /// Received.
-    In,
-    /// Sent.
-    Out,
-    /// All.
-    Inout,
-}
-
-impl From<Way> for CaptureDirection {
-    fn from(way: Way) -> Self {
-        match way {
-            Way::In => Self::In,
-            Way::Out => Self::Out,
-            Way::Inout => Self::InOut,
-        }
-    }
 }
 
 /// The whole command line, with the properties of each kind of object in the help of its verbs.

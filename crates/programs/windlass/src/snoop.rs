@@ -12,16 +12,19 @@
 //! Records while this process is slower than the link. They are counted, and told at the end.
 
 mod file;
+mod filter;
 mod source;
+mod text;
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
+use std::time::SystemTime;
 
-use windlass_api::{CaptureKind, CaptureRequest, ErrorCode};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use windlass_api::{CaptureKind, CaptureRequest};
 use windlass_capture::pcapng::Direction;
 use windlass_capture::ring::{Counted, Head, Kind, Way};
 use windlass_client::socket;
-use windlass_sys::pcap::{FilterError, Pcap};
 use windlass_sys::signals::Signals;
 
 use crate::Session;
@@ -29,9 +32,13 @@ use crate::failure::Failure;
 use crate::options::SnoopArgs;
 use file::Files;
 use source::Source;
+use text::Lines;
 
 /// Bytes of a frame that are captured if nothing else is said: all of any.
 const SNAP: u32 = 262_144;
+
+/// Frames between two looks for a signal.
+const LOOK: u64 = 1024;
 
 /// A frame on its way out.
 #[derive(Debug, Clone, Copy)]
@@ -71,7 +78,7 @@ pub(crate) fn run(session: &mut Session<'_>, args: &SnoopArgs) -> Result<(), Fai
         drops: args.drops,
         snap,
         ring_bytes: (args.buffer << 10).next_power_of_two(),
-        filter: compile(&args.filter, snap)?,
+        filter: filter::compile(&args.filter.join(" "), snap)?,
     };
     // Before anything is captured: a signal ends the capture, and not the process.
     let signals = Signals::take_over(&[SIGINT, SIGTERM, SIGHUP]);
@@ -81,7 +88,7 @@ pub(crate) fn run(session: &mut Session<'_>, args: &SnoopArgs) -> Result<(), Fai
     let mut source = Source::open(&path, &request, &what)?;
     let mut sink: Box<dyn Sink + '_> = match &args.write {
         Some(path) => Box::new(Files::create(args, snap, source.kind(), path, session.out)?),
-        None => return Err(Failure::usage("no file is named", "as in: -w FILE")),
+        None => Box::new(Lines::new(session.out, args.verbose, args.bytes)),
     };
     let captured = capture(&mut source, &mut *sink, &signals, args.count);
     let counted = source.counted();
@@ -101,6 +108,11 @@ const SIGHUP: i32 = 1;
 const SIGINT: i32 = 2;
 const SIGTERM: i32 = 15;
 
+/// Whether words are a filter.
+pub(crate) fn check(words: &[String]) -> Result<(), Failure> {
+    filter::compile(&words.join(" "), SNAP).map(drop)
+}
+
 fn capture(
     source: &mut Source,
     sink: &mut dyn Sink,
@@ -108,21 +120,41 @@ fn capture(
     count: Option<u64>,
 ) -> Result<u64, Failure> {
     let count = count.unwrap_or(u64::MAX);
-    let mut captured = 0;
-    let mut is_over = false;
+    let (mut captured, mut end_ns) = (0, None);
     while captured < count {
+        // A link that is never quiet keeps nobody from ending the capture.
+        if end_ns.is_none() && captured % LOOK == 0 && is_readable(signals) {
+            end_ns = Some(wall_ns());
+        }
         if let Some(shown) = source.next() {
+            if end_ns.is_some_and(|end_ns| shown.head.time_ns > end_ns) {
+                break;
+            }
             sink.frame(&shown)?;
             captured += 1;
             continue;
         }
-        if is_over {
+        if end_ns.is_some() {
             break;
         }
         sink.flush()?;
-        is_over = source.wait(signals.as_fd())?;
+        if source.wait(signals.as_fd())? {
+            end_ns = Some(wall_ns());
+        }
     }
     Ok(captured)
+}
+
+fn is_readable(signals: &Signals) -> bool {
+    let mut fds = [PollFd::new(signals, PollFlags::IN)];
+    let now = Timespec::default();
+    poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
+}
+
+/// Nanoseconds since 1970.
+fn wall_ns() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    u64::try_from(since.unwrap_or_default().as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn tell(captured: u64, counted: Counted, reason: Option<&str>) -> String {
@@ -135,34 +167,6 @@ fn tell(captured: u64, counted: Counted, reason: Option<&str>) -> String {
         packets(captured),
         packets(matched),
         packets(lost),
-    )
-}
-
-/// The program of a filter's words; none for none.
-fn compile(words: &[String], snap: u32) -> Result<Vec<(u16, u8, u8, u32)>, Failure> {
-    let text = words.join(" ");
-    if text.trim().is_empty() {
-        return Ok(Vec::new());
-    }
-    let pcap = Pcap::load().map_err(|error| {
-        let todo = "install libpcap (Debian: libpcap0.8), or capture without a filter";
-        Failure::new(
-            ErrorCode::Unsupported,
-            "compile the filter",
-            error.to_string(),
-            todo,
-        )
-    })?;
-    pcap.compile(&text, snap)
-        .map_err(|error| refused(&pcap, &text, &error))
-}
-
-fn refused(_pcap: &Pcap, _text: &str, error: &FilterError) -> Failure {
-    Failure::new(
-        ErrorCode::Usage,
-        "compile the filter",
-        error.to_string(),
-        "see pcap-filter(7)",
     )
 }
 

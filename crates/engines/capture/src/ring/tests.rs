@@ -17,7 +17,11 @@ fn ends() -> (Arc<Memory>, [Writer; 2], Reader) {
 fn head(number: u64, len: usize) -> Head {
     Head {
         port: (number % 7) as u16,
-        way: if number % 2 == 0 { Way::From } else { Way::To },
+        way: if number.is_multiple_of(2) {
+            Way::From
+        } else {
+            Way::To
+        },
         reason: (number % 5) as u8,
         time_ns: number,
         len: len as u32,

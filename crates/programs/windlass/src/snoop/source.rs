@@ -74,9 +74,9 @@ impl Source {
                 Err(errno) => return Err(unreachable(errno)),
             }
         }
-        let (answer, said, memory) = answer(&socket).map_err(unreachable)?;
+        let Answer { line, said, memory } = answer(&socket).map_err(unreachable)?;
         let broken = |why: String| Failure::of(what, Error::Broken(why));
-        let answer = serde_json::from_slice(&answer).map_err(|error| broken(error.to_string()))?;
+        let answer = serde_json::from_slice(&line).map_err(|error| broken(error.to_string()))?;
         let started: CaptureStarted = match answer {
             CaptureAnswer::Started(started) => started,
             CaptureAnswer::Refused(body) => return Err(Failure::of(what, Error::Refused(body))),
@@ -182,21 +182,33 @@ impl Source {
     }
 }
 
-/// The daemon's answer, what it has said behind it, and the memory.
-fn answer(socket: &OwnedFd) -> Result<(Vec<u8>, Vec<u8>, Option<OwnedFd>), Errno> {
-    let (mut line, mut memory) = (Vec::new(), None);
+/// What the daemon has answered.
+struct Answer {
+    line: Vec<u8>,
+    /// What it has said behind it.
+    said: Vec<u8>,
+    memory: Option<OwnedFd>,
+}
+
+fn answer(socket: &OwnedFd) -> Result<Answer, Errno> {
+    let mut answer = Answer {
+        line: Vec::new(),
+        said: Vec::new(),
+        memory: None,
+    };
     let mut room = vec![0; ANSWER_BYTES_MAX];
     loop {
         let receive = || unix::receive_with_fds(socket, &mut room, 1);
         let mut received = rustix::io::retry_on_intr(receive)?;
-        memory = memory.or_else(|| received.fds.pop());
-        line.extend(room.get(..received.bytes).unwrap_or_default());
-        if let Some(at) = line.iter().position(|byte| *byte == b'\n') {
-            let behind = line.split_off(at + 1);
-            return Ok((line, behind, memory));
+        answer.memory = answer.memory.or_else(|| received.fds.pop());
+        let bytes = room.get(..received.bytes).unwrap_or_default();
+        answer.line.extend(bytes);
+        if let Some(at) = answer.line.iter().position(|byte| *byte == b'\n') {
+            answer.said = answer.line.split_off(at + 1);
+            return Ok(answer);
         }
-        if received.bytes == 0 || line.len() > ANSWER_BYTES_MAX {
-            return Ok((line, Vec::new(), memory));
+        if received.bytes == 0 || answer.line.len() > ANSWER_BYTES_MAX {
+            return Ok(answer);
         }
     }
 }
