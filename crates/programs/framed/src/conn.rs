@@ -90,6 +90,11 @@ impl Conn {
         self.view.fail();
     }
 
+    /// Signalled by [`Conn::fail`].
+    pub(crate) fn alarm(&self) -> &OwnedFd {
+        self.view.alarm()
+    }
+
     /// Whether it is of no use any more.
     pub(crate) fn is_dead(&self) -> bool {
         self.view.is_dead()

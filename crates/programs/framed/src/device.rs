@@ -197,10 +197,10 @@ impl Device {
         let mut turn = self.enter()?;
         loop {
             // SAFETY: the caller's promise.
-            let done = unsafe { turn.read(&mut call) }?;
-            if done != 0 {
+            let done = unsafe { turn.read(&mut call) };
+            if done != Ok(0) {
                 self.leave(&mut turn);
-                return Ok(done * nvpf);
+                return done.map(|frames| frames * nvpf);
             }
             self.await_frames(&mut turn)?;
         }
@@ -335,7 +335,8 @@ impl Device {
         loop {
             match link.step(&self.sets) {
                 News::None => return,
-                News::Down => {}
+                // Its last frames were told by what is no longer in the sets.
+                News::Down => self.ring_all(),
                 News::Ready(conn) => {
                     if !self.tx.move_to(&conn) {
                         return;
@@ -380,9 +381,13 @@ impl Device {
             return Err(Errno::INVAL);
         }
         loop {
-            match turn.lend(frames)? {
-                0 => self.await_frames(&mut turn)?,
-                count => return Ok(count),
+            match turn.lend(frames) {
+                Ok(0) => self.await_frames(&mut turn)?,
+                Ok(count) => return Ok(count),
+                Err(errno) => {
+                    self.leave(&mut turn);
+                    return Err(errno);
+                }
             }
         }
     }
@@ -588,9 +593,13 @@ fn explain(path: &Path, errno: Errno) -> Error {
 impl Drop for Device {
     fn drop(&mut self) {
         // The daemon takes nothing more once the connection is closed. Without a daemon there is nothing to wait for.
-        if self.check().is_ok() && self.link().is_up() {
+        if self.check().is_err() {
+            return;
+        }
+        if self.link().is_up() {
             let end = Instant::now() + LINGER;
             while self.drain(end.saturating_duration_since(Instant::now())) == Err(Errno::INTR) {}
         }
+        self.link().close(&self.sets);
     }
 }

@@ -21,7 +21,8 @@
 //! # Ownership and lifetime
 //! The memory is ours, and made anew for each connection. A connection that has ended is kept until its received frames are read and
 //! its written frames were moved to the next one. A handle belongs to the process that opened it (`fork`): a child's calls fail,
-//! and its close frees the child's copy without a word to the daemon. All descriptors are close-on-exec.
+//! and its close frees the child's copy without a word to the daemon. The parent's
+//! close ends the connection for both. All descriptors are close-on-exec.
 //!
 //! # Synchronization
 //! There is no thread of ours: a call that finds something to do for the connection does it (`link`). Writers share the lock of

@@ -13,6 +13,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::net::{Shutdown, shutdown};
 use windlass_attach::memif::ClientConfig;
 use windlass_attach::memif::HANDSHAKE_TIMEOUT;
 use windlass_attach::memif::msg::{MSG_BYTES, Message};
@@ -22,7 +23,7 @@ use windlass_sys::unix::{self, SocketKind};
 use windlass_sys::{Errno, IoSlice};
 
 use crate::conn::Conn;
-use crate::ready::Sets;
+use crate::ready::{Set, Sets};
 
 /// Wait before the first new attempt.
 const BACKOFF_FIRST: Duration = Duration::from_millis(10);
@@ -84,6 +85,14 @@ fn send(socket: &OwnedFd, dialogue: &Dialogue) -> Result<(), Errno> {
     Ok(())
 }
 
+/// Ends a connection. A child of this process may have its socket too, so that to close ours would not be enough.
+fn leave(sets: &Sets, socket: &OwnedFd) {
+    let _ = shutdown(socket, Shutdown::Both);
+    for set in sets.each() {
+        set.remove(socket);
+    }
+}
+
 /// The next message, `None` if none waits.
 fn receive(socket: &OwnedFd) -> Result<Option<Message>, Errno> {
     let mut record = [0; MSG_BYTES];
@@ -133,7 +142,10 @@ impl Link {
 
     /// Goes on as far as is possible without waiting.
     pub(crate) fn step(&mut self, sets: &Sets) -> News {
-        let _ = self.timer.take_expirations();
+        if self.timer.take_expirations().is_ok_and(|times| times != 0) {
+            // Of the two who may wait for it, one has taken it from the other.
+            sets.each().into_iter().for_each(Set::ring);
+        }
         let now = Instant::now();
         if matches!(self.state, State::Waiting) && now >= self.try_at {
             match self.connect(sets, now) {
@@ -170,11 +182,15 @@ impl Link {
             },
             other => self.state = other,
         }
+        // A wait for room may have set the timer to another time.
         match &self.state {
-            State::Ready { conn, .. } => News::Ready(conn.clone()),
-            State::Gone => News::Gone,
-            _ => News::None,
+            State::Waiting => self.wake_at(self.try_at),
+            State::Shaking { deadline, .. } => self.wake_at(*deadline),
+            State::Ready { conn, .. } => return News::Ready(conn.clone()),
+            State::Gone => return News::Gone,
+            State::Up { .. } => {}
         }
+        News::None
     }
 
     /// The connection that was ready is in use.
@@ -182,6 +198,16 @@ impl Link {
         match core::mem::replace(&mut self.state, State::Waiting) {
             State::Ready { socket, conn } => self.state = State::Up { socket, conn },
             other => self.state = other,
+        }
+    }
+
+    /// The handle is closed.
+    pub(crate) fn close(&self, sets: &Sets) {
+        if let State::Shaking { socket, .. }
+        | State::Ready { socket, .. }
+        | State::Up { socket, .. } = &self.state
+        {
+            leave(sets, socket);
         }
     }
 
@@ -195,12 +221,10 @@ impl Link {
         for set in sets.each() {
             set.add_link(&socket)?;
         }
-        let deadline = now + HANDSHAKE_TIMEOUT;
-        self.wake_at(deadline);
         Ok(State::Shaking {
             socket,
             dialogue: Box::default(),
-            deadline,
+            deadline: now + HANDSHAKE_TIMEOUT,
         })
     }
 
@@ -235,6 +259,7 @@ impl Link {
         let conn = Conn::new(offer)?;
         for set in sets.each() {
             set.add_server(&conn.rx.event)?;
+            set.add_link(conn.alarm())?;
         }
         (self.absent_since, self.failure, self.backoff) = (None, None, BACKOFF_FIRST);
         let _ = self.timer.clear();
@@ -243,21 +268,19 @@ impl Link {
 
     /// Ends an attempt that has a socket.
     fn hang_up(&mut self, sets: &Sets, socket: &OwnedFd, errno: Errno, now: Instant) {
-        for set in sets.each() {
-            set.remove(socket);
-        }
+        leave(sets, socket);
         self.failed(errno, now);
     }
 
     /// Ends a connection.
     fn end(&mut self, sets: &Sets, socket: &OwnedFd, conn: Arc<Conn>, now: Instant) -> News {
         conn.fail();
+        leave(sets, socket);
         for set in sets.each() {
-            set.remove(socket);
             set.remove(&conn.rx.event);
+            set.remove(conn.alarm());
         }
         self.try_at = now;
-        self.wake_at(now);
         News::Down
     }
 
@@ -279,6 +302,5 @@ impl Link {
         self.state = State::Waiting;
         self.try_at = now + self.backoff;
         self.backoff = (self.backoff * 2).min(BACKOFF_LONGEST);
-        self.wake_at(self.try_at);
     }
 }

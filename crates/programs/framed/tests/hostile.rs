@@ -3,13 +3,16 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use windlass_attach::memif::layout::{DESC_FLAG_NEXT, Desc, RING_FLAG_ROOM, RingPlace};
 use windlass_attach::memif::msg::{Direction, Hello, MSG_BYTES, Message, Text, VERSION};
-use windlass_framed::{Device, Options, ReadVec, WriteVec};
+use windlass_framed::{Device, Options, ReadVec, Readiness, WriteVec};
 use windlass_shm::Mapping;
 use windlass_sys::unix::{self, Listener, SocketKind};
 use windlass_sys::{Errno, IoSlice, eventfd};
@@ -40,7 +43,10 @@ fn wait<T>(mut call: impl FnMut() -> Result<T, Errno>) -> T {
 impl Server {
     /// Accepts a client and does the handshake.
     fn accept(listener: &Listener) -> Server {
-        let socket = wait(|| listener.accept());
+        Server::shake(wait(|| listener.accept()))
+    }
+
+    fn shake(socket: OwnedFd) -> Server {
         let say = |message: Message| {
             let record = message.encode();
             unix::send_with_fds(&socket, &[IoSlice::new(&record)], &[]).expect("sent");
@@ -127,6 +133,13 @@ fn pair(path: &Path, listener: &Listener) -> (Device, Server) {
         let device = Device::open_path(path, options).expect("a device");
         (device, server.join().expect("a thread"))
     })
+}
+
+/// Whether the descriptor for reading is readable now.
+fn is_readable(device: &Device) -> bool {
+    let fd = device.pollfd(Readiness::Read).expect("a descriptor");
+    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec::default())) == Ok(1)
 }
 
 fn read(device: &Device) -> Result<Vec<u8>, Errno> {
@@ -227,4 +240,130 @@ fn bad_indexes_end_the_connection() {
         drop(device);
         drop((server.socket, again.socket));
     }
+}
+
+/// Reads in a thread that sleeps, from the next server that comes.
+fn read_from_the_next<'a>(device: &Arc<Device>, listener: &'a Listener) -> impl FnOnce() + use<'a> {
+    let device = device.clone();
+    device.set_nonblocking(false);
+    let reader = std::thread::spawn(move || read(&device));
+    move || {
+        let end = Instant::now() + Duration::from_secs(5);
+        let socket = loop {
+            match listener.accept() {
+                Ok(socket) => break socket,
+                Err(_) => assert!(Instant::now() < end, "nobody connects again"),
+            }
+            sleep(Duration::from_millis(1));
+        };
+        let next = Server::shake(socket);
+        next.describe(0, 0, 77, 0, 0);
+        next.publish(1);
+        assert_eq!(reader.join().expect("a thread"), Ok(vec![0; 77]));
+    }
+}
+
+/// A thread that sleeps in a read is woken when its server breaks the protocol, and reads what the next one brings.
+#[test]
+fn a_sleeper_outlives_a_broken_server() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (path, listener) = listen(directory.path());
+    let (device, server) = pair(&path, &listener);
+    let comes = read_from_the_next(&Arc::new(device), &listener);
+    sleep(Duration::from_millis(20));
+    server.publish(SLOTS + 1);
+    comes();
+}
+
+/// With a server that answers no wishes, a writer's wait for room takes nothing from the link's: the reader comes to the next server.
+#[test]
+fn a_wait_for_room_leaves_the_link_its_time() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (path, listener) = listen(directory.path());
+    let (device, server) = pair(&path, &listener);
+    let device = Arc::new(device);
+    let flags = server.from_client.flags_at() as usize;
+    server.memory.store_u16(flags, 0, Release);
+    device.pollfd(Readiness::Write).expect("a descriptor");
+    let fill = || while device.write(1, &mut [WriteVec::new(&[5; 60])]).is_ok() {};
+    fill();
+    // An attempt to connect fails, and the next is a while away.
+    let away = directory.path().join("away");
+    std::fs::rename(&path, &away).expect("renamed");
+    drop(server);
+    fill();
+    std::fs::rename(&away, &path).expect("renamed");
+    read_from_the_next(&device, &listener)();
+}
+
+/// What a server has delivered before it went is told by the descriptor, whichever thread notices that it is gone.
+#[test]
+fn frames_of_a_server_that_is_gone_are_told() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (path, listener) = listen(directory.path());
+    let (device, server) = pair(&path, &listener);
+    assert!(is_readable(&device));
+    assert_eq!(read(&device), Err(Errno::AGAIN));
+    assert!(!is_readable(&device));
+    server.describe(0, 0, 77, 0, 0);
+    server.publish(1);
+    assert!(is_readable(&device));
+    drop(server);
+    // A write notices it; the next server is silent.
+    std::thread::scope(|scope| {
+        let silent = scope.spawn(|| wait(|| listener.accept()));
+        while !silent.is_finished() {
+            let _ = device.write(1, &mut [WriteVec::new(&[5; 60])]);
+            sleep(Duration::from_millis(2));
+        }
+        assert!(is_readable(&device));
+        assert_eq!(read(&device), Ok(vec![0; 77]));
+    });
+}
+
+/// A frame that is too long for a read keeps the descriptor readable, at whatever instant it came.
+#[test]
+fn a_frame_that_is_too_long_is_told() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (path, listener) = listen(directory.path());
+    let (device, server) = pair(&path, &listener);
+    assert!(is_readable(&device));
+    for n in 0..200u16 {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                server.describe(n, 0, 77, 0, 0);
+                server.publish(n + 1);
+            });
+            let mut room = [0; 60];
+            while device.read(1, &mut [ReadVec::new(&mut room)]) != Err(Errno::OVERFLOW) {}
+        });
+        assert!(is_readable(&device), "frame {n}");
+        assert_eq!(read(&device), Ok(vec![0; 77]));
+    }
+}
+
+/// A close ends the connection, although a child of fork(2) has its descriptors.
+#[test]
+fn a_close_ends_what_a_child_has_too() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (path, listener) = listen(directory.path());
+    let (device, server) = pair(&path, &listener);
+    // SAFETY: the child does nothing but wait for its end.
+    #[allow(unsafe_code, reason = "fork has no safe form")]
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        sleep(Duration::from_secs(60));
+        // SAFETY: ends the child, if nobody has.
+        #[allow(unsafe_code, reason = "the child must not run the test's end")]
+        unsafe {
+            libc::_exit(0)
+        };
+    }
+    drop(device);
+    let mut record = [0; MSG_BYTES];
+    let said = unix::receive_with_fds(&server.socket, &mut record, 1).map(|came| came.bytes);
+    let child = rustix::process::Pid::from_raw(child).expect("a child");
+    rustix::process::kill_process(child, rustix::process::Signal::KILL).expect("killed");
+    rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty()).expect("ended");
+    assert_eq!(said, Ok(0));
 }
