@@ -151,7 +151,7 @@ const PAGES: &[Calls] = &[
             ),
             (
                 "EBUSY",
-                "windlass_peek(), windlass_release(): another thread reads. windlass_peek(): frames are lent.",
+                "windlass_peek(): another thread reads, or frames are lent.",
             ),
             BAD_POINTER,
             INTERRUPTED,

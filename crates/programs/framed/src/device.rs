@@ -383,7 +383,10 @@ impl Device {
         loop {
             match turn.lend(frames) {
                 Ok(0) => self.await_frames(&mut turn)?,
-                Ok(count) => return Ok(count),
+                Ok(count) => {
+                    turn.keep();
+                    return Ok(count);
+                }
                 Err(errno) => {
                     self.leave(&mut turn);
                     return Err(errno);
@@ -395,26 +398,23 @@ impl Device {
     /// Takes the first `count` lent frames as read. The others are no longer lent, and come again.
     ///
     /// # Errors
-    /// `EINVAL`: fewer are lent. `EBUSY`, `ENXIO` as [`Device::read`].
+    /// `EINVAL`: fewer are lent. `ENXIO` as [`Device::read`].
     pub(crate) fn unlend(&self, count: usize) -> Result<(), Errno> {
         self.check()?;
-        let mut turn = self.rx.enter()?;
+        let mut turn = self.rx.resume().ok_or(Errno::INVAL)?;
         if !turn.take_back(count) {
+            turn.keep();
             return Err(Errno::INVAL);
         }
         self.leave(&mut turn);
         Ok(())
     }
 
-    /// The reader's turn, nothing being lent.
+    /// The reader's turn.
     #[inline(always)]
     fn enter(&self) -> Result<Turn<'_>, Errno> {
         self.check()?;
-        let turn = self.rx.enter()?;
-        if turn.lent != 0 {
-            return Err(Errno::BUSY);
-        }
-        Ok(turn)
+        self.rx.enter()
     }
 
     /// No frame is there: sleeps until there may be one.

@@ -12,7 +12,7 @@
 //! A connection that has ended is read to its end before the next one is used. [`INCOMING_MAX`] connections wait here.
 //!
 //! # Synchronization
-//! `busy` is the reader's lock, never waited for. `incoming` has a mutex of its own; `news` says without it that there is one.
+//! `busy` is the reader's lock, never waited for. Lent frames keep it. `incoming` has a mutex of its own; `news` says without it that there is one.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
@@ -34,6 +34,8 @@ const INCOMING_MAX: usize = 4;
 /// The receive side.
 pub(crate) struct Rx {
     busy: AtomicBool,
+    /// Frames are lent, and the turn with them.
+    lends: AtomicBool,
     news: AtomicBool,
     incoming: Mutex<VecDeque<Arc<Conn>>>,
     state: UnsafeCell<State>,
@@ -49,7 +51,7 @@ pub(crate) struct State {
     next: u16,
     seen: u16,
     /// Slots from `next` on that are lent to the program.
-    pub(crate) lent: u16,
+    lent: u16,
     /// The bell of the set for reading was rung and not taken.
     pub(crate) rung: bool,
     unmasked: bool,
@@ -74,6 +76,14 @@ impl DerefMut for Turn<'_> {
     }
 }
 
+impl Turn<'_> {
+    /// Nobody has it until [`Rx::resume`].
+    pub(crate) fn keep(self) {
+        self.0.lends.store(true, Ordering::Release);
+        core::mem::forget(self);
+    }
+}
+
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         self.0.busy.store(false, Ordering::Release);
@@ -92,6 +102,7 @@ impl Rx {
     pub(crate) fn new(conn: Arc<Conn>) -> Rx {
         Rx {
             busy: AtomicBool::new(false),
+            lends: AtomicBool::new(false),
             news: AtomicBool::new(false),
             incoming: Mutex::new(VecDeque::new()),
             state: UnsafeCell::new(State {
@@ -108,13 +119,20 @@ impl Rx {
     /// The reader's turn.
     ///
     /// # Errors
-    /// `EBUSY` while another thread has it.
+    /// `EBUSY` while another thread has it, or frames are lent.
     #[inline(always)]
     pub(crate) fn enter(&self) -> Result<Turn<'_>, Errno> {
         match self.busy.swap(true, Ordering::Acquire) {
             false => Ok(Turn(self)),
             true => Err(Errno::BUSY),
         }
+    }
+
+    /// The turn of whoever has the lent frames, if frames are lent.
+    pub(crate) fn resume(&self) -> Option<Turn<'_>> {
+        self.lends
+            .swap(false, Ordering::Acquire)
+            .then_some(Turn(self))
     }
 
     /// Here is the next connection.
@@ -135,7 +153,7 @@ impl Rx {
 
     /// Goes on with the next connection, if the present one was read to its end.
     pub(crate) fn follow(&self, state: &mut State, sets: &Sets) -> bool {
-        if state.lent != 0 || state.known(1) != 0 {
+        if state.known(1) != 0 {
             return false;
         }
         let mut incoming = self.incoming.lock().unwrap_or_else(PoisonError::into_inner);

@@ -4,6 +4,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -340,6 +341,40 @@ fn a_frame_that_is_too_long_is_told() {
         assert!(is_readable(&device), "frame {n}");
         assert_eq!(read(&device), Ok(vec![0; 77]));
     }
+}
+
+/// Lent frames are given back while another thread tries to read.
+#[test]
+fn a_release_meets_a_reader() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (path, listener) = listen(directory.path());
+    let (device, server) = pair(&path, &listener);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Every frame is too long for it.
+            let mut room = [0; 60];
+            while !is_over.load(Acquire) {
+                let done = device.read(1, &mut [ReadVec::new(&mut room)]);
+                assert!(done.is_err());
+            }
+        });
+        let all_came = (0..20_000u16).all(|n| {
+            server.describe(n, 0, 77, 0, 0);
+            server.publish(n + 1);
+            let end = Instant::now() + Duration::from_secs(5);
+            loop {
+                match device.peek(1) {
+                    Ok(peeked) => break peeked.release(1),
+                    Err(Errno::BUSY | Errno::AGAIN) if Instant::now() < end => {}
+                    Err(_) => return false,
+                }
+            }
+            true
+        });
+        is_over.store(true, Release);
+        assert!(all_came, "a frame was never given back");
+    });
 }
 
 /// A close ends the connection, although a child of fork(2) has its descriptors.
