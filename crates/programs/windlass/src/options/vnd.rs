@@ -12,7 +12,7 @@ use super::{Repeat, interval};
 pub(crate) enum VndVerb {
     /// Make a device over a VNIC that nobody is attached to.
     Create(VndCreateArgs),
-    /// List devices. One that was destroyed while a program has it open is listed as <unknown>.
+    /// List devices, those too that were destroyed while a program has them open.
     List(VndList),
     /// Show properties of a device.
     Get(VndGet),
