@@ -1,6 +1,7 @@
 //! Programs that are built against an installed libwindlass: the examples, in C with nothing but a compiler, and in Python.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
@@ -308,12 +309,134 @@ fn python_counts() {
     });
 }
 
+/// What a C program calls of devices by name, and what each call gives: its value and, after -1, the number of its error.
+const DEVICES: &str = r#"
+#include <stdio.h>
+#include <windlass.h>
+static int device(const windlass_info_t *i, void *end) { printf("%s/%s/%s\n", i->zone, i->name, i->datalink); return (end != NULL); }
+static int prop(const char *name, int writable, void *end) { (void) end; printf("%s %d\n", name, writable); return (0); }
+#define SAY(call) do { int got = (call); printf("%s: %d %d\n", #call, got, got == -1 ? windlass_errno() : 0); } while (0)
+int main(void) {
+	uint64_t n = 0;
+	windlass_t *open;
+	SAY(windlass_create("global", "p9", "a"));
+	SAY(windlass_create("none", "p0", "a"));
+	SAY(windlass_create("global", "p0", "zone"));
+	SAY(windlass_create("global", "taken", "a"));
+	SAY(windlass_create("global", "p0", "a"));
+	SAY(windlass_create("global", "p1", "a"));
+	SAY(windlass_create("global", "p0", "b"));
+	SAY(windlass_create("global", NULL, "b"));
+	SAY(windlass_create("global", "p1", "b"));
+	SAY(windlass_walk(device, NULL));
+	SAY(windlass_walk(device, &n));
+	SAY(windlass_prop_iter(prop, NULL));
+	SAY(windlass_prop_set("global", "a", "rxbuf", 1 << 20));
+	SAY(windlass_prop_get("global", "a", "rxbuf", &n));
+	SAY((int)n);
+	SAY(windlass_prop_get("global", "a", "speed", &n));
+	SAY(windlass_prop_get("global", "c", "rxbuf", &n));
+	SAY(windlass_prop_set("global", "a", "rxbuf", 1));
+	SAY(windlass_prop_set("global", "a", "rxbuf", 5 << 20));
+	SAY(windlass_prop_set("global", "a", "maxtu", 9000));
+	SAY(windlass_prop_set("global", "a", "speed", 9000));
+	SAY((open = windlass_open("global", "a", WINDLASS_NONBLOCK)) == NULL);
+	SAY(windlass_open("global", "a", 0) == NULL ? -1 : 0);
+	SAY(windlass_open("global", "c", 0) == NULL ? -1 : 0);
+	SAY(windlass_unlink("global", "a"));
+	SAY(windlass_unlink("global", "a"));
+	SAY(windlass_walk(device, NULL));
+	windlass_close(open);
+	return (0);
+}
+"#;
+
+/// Devices are made, found, opened and removed by name; each refusal has its number.
+#[test]
+fn devices_by_name() {
+    let Some(lab) = Lab::start("devices_by_name") else {
+        return;
+    };
+    let source = lab.directory().join("devices.c");
+    std::fs::write(&source, DEVICES).expect("written");
+    let devices = compile(&lab, &source, true);
+    let daemon = lab.daemon();
+    daemon.must("bridge create br0");
+    daemon.must("vnic create p0 --bridge br0");
+    daemon.must("vnic create p1 --bridge br0");
+    vnic(&daemon, "taken", "br0", "02:00:00:00:01:00", "");
+    let mut run_it = Command::new(devices);
+    run_it.env("WINDLASS_SOCKET", daemon.socket());
+    run_it.env("LD_LIBRARY_PATH", installed().join("lib"));
+    let done = run(&mut run_it);
+    assert_eq!(done.code, 0, "{}", done.err);
+    let mut got = Vec::new();
+    for line in done.out.lines() {
+        got.push(line.rsplit_once(": ").map_or(line, |(_, answer)| answer));
+    }
+    let wanted = [
+        "-1 2",
+        "-1 20",
+        "-1 18",
+        "-1 28",
+        "0 0",
+        "-1 24",
+        "-1 28",
+        "-1 33",
+        "0 0",
+        "global/a/p0",
+        "global/b/p1",
+        "0 0",
+        "global/a/p0",
+        "1 0",
+        "rxbuf 1",
+        "txbuf 1",
+        "maxsize 0",
+        "mintu 0",
+        "maxtu 0",
+        "0 0",
+        "0 0",
+        "0 0",
+        "1048576 0",
+        "-1 31",
+        "-1 13",
+        "-1 27",
+        "-1 26",
+        "-1 32",
+        "-1 31",
+        "0 0",
+        "-1 28",
+        "-1 13",
+        "0 0",
+        "-1 13",
+        "global/b/p1",
+        "global/<unknown>/p0",
+        "0 0",
+    ];
+    assert_eq!(got, wanted, "{}", done.out);
+    // Another user may do nothing in the global zone.
+    let open = PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(lab.directory(), open).expect("opened");
+    let mut stranger = Command::new("setpriv");
+    stranger.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+    stranger.arg(lab.directory().join("devices"));
+    stranger.env("WINDLASS_SOCKET", daemon.socket());
+    stranger.env("LD_LIBRARY_PATH", installed().join("lib"));
+    let done = run(&mut stranger);
+    assert!(
+        done.out.contains(r#""b"): -1 19"#),
+        "{}{}",
+        done.out,
+        done.err
+    );
+    run_it.env("WINDLASS_SOCKET", lab.directory().join("none"));
+    let done = run(&mut run_it);
+    assert!(done.out.contains(": -1 33"), "{}", done.out);
+}
+
 /// pkg-config finds what was installed; the library has its version in its name and in every symbol, and exports nothing else.
 #[test]
 fn the_library_is_found() {
-    let Some(lab) = Lab::start("the_library_is_found") else {
-        return;
-    };
     let prefix = installed();
     let library = prefix.join("lib/libwindlass.so.1");
     let symbols = run(Command::new("nm")
@@ -327,7 +450,7 @@ fn the_library_is_found() {
         assert!(header.contains(&format!("{name}(")), "{name}");
         names.push(name);
     }
-    assert_eq!(names.len(), 15, "{}", symbols.out);
+    assert_eq!(names.len(), 21, "{}", symbols.out);
     let dynamic = run(Command::new("readelf").arg("-d").arg(&library));
     assert!(
         dynamic.out.contains("[libwindlass.so.1]"),

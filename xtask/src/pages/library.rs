@@ -32,6 +32,55 @@ const INTERRUPTED: (&str, &str) = (
 const PAGES: &[Calls] = &[
     Calls {
         names: &[
+            "windlass_create",
+            "windlass_unlink",
+            "windlass_walk",
+            "windlass_prop_get",
+            "windlass_prop_set",
+            "windlass_prop_iter",
+        ],
+        about: "make, remove and list vnd devices, and set their properties",
+        description: &[
+            "These calls ask the daemon through its control socket: that of $WINDLASS_SOCKET, else the first of the usual ones, as windlass(8). They wait for its answer, \
+             at most 30 s.",
+            "windlass_create() makes the device name over the VNIC datalink, which belongs to the zone and has no attachment. windlass_unlink() takes its name away; a program that has it \
+             open keeps it.",
+            "windlass_walk() calls each for every device that the caller may see. A device that was unlinked and is still open has the name \"<unknown>\". windlass_prop_iter() calls each for \
+             every property. Both end with 1 as soon as each returns another number than 0. What they give is valid during the call of each.",
+            "Properties are numbers of bytes: rxbuf and txbuf can be set; maxsize, mintu and maxtu are read only. See windlass-vnd(8). A program that has the device open sees a change at its next open.",
+        ],
+        errors: &[
+            (
+                "WINDLASS_E_NODATALINK",
+                "There is no such VNIC in the zone.",
+            ),
+            ("WINDLASS_E_NODEV", "There is no such device in the zone."),
+            (
+                "WINDLASS_E_BADNAME",
+                "A name has 1 to 31 letters, digits, \":\", \"-\" and \"_\", and is neither ctl nor zone.",
+            ),
+            ("WINDLASS_E_PERM", "The zone is another user's."),
+            ("WINDLASS_E_NOZONE", "There is no such zone."),
+            (
+                "WINDLASS_E_LINKEXISTS",
+                "The zone has a device of this name.",
+            ),
+            ("WINDLASS_E_BUFTOOBIG", "More than maxsize."),
+            ("WINDLASS_E_BUFTOOSMALL", "Less than maxtu."),
+            (
+                "WINDLASS_E_DLEXCL",
+                "The VNIC has an attachment or another device.",
+            ),
+            ("WINDLASS_E_BADPROP", "There is no such property."),
+            ("WINDLASS_E_PROPRDONLY", "The property cannot be set."),
+            (
+                "WINDLASS_E_SYS",
+                "See errno: ECONNREFUSED without a daemon, ETIMEDOUT without an answer, EFAULT for a pointer that is NULL.",
+            ),
+        ],
+    },
+    Calls {
+        names: &[
             "windlass_open",
             "windlass_open_socket",
             "windlass_close",
@@ -40,7 +89,8 @@ const PAGES: &[Calls] = &[
         ],
         about: "open and close devices of windlassd",
         description: &[
-            "windlass_open() opens the vnd device of this name in this zone: see windlass-vnd(8). The zone is \"global\" or that of the device. The socket is              vnd/ZONE/NAME in $XDG_RUNTIME_DIR/windlass, or else in /run/windlass.",
+            "windlass_open() asks the daemon for the vnd device of this name in this zone, \"global\" or another, and opens it with rings as large as its rxbuf and txbuf ask for. It can fail \
+             as windlass_create(3), too.",
             "windlass_open_socket() opens the device behind a memif socket: that of a VNIC made with \"--attach memif,role=server\". A device has \
              one consumer at a time. flags is 0 or WINDLASS_NONBLOCK, with which calls return EAGAIN where they would sleep; \
              windlass_set_nonblock() changes that. A handle is NULL after a failure: see windlass_errno(3).",
@@ -62,7 +112,7 @@ const PAGES: &[Calls] = &[
             ),
             (
                 "WINDLASS_E_BADNAME",
-                "The name has other characters than letters, digits, \":\", \"-\" and \"_\", or more than 31. The path is empty, too long, or another kind of socket's.",
+                "The path is empty, too long, or another kind of socket's.",
             ),
             ("WINDLASS_E_PERM", "The socket may not be opened."),
             (
@@ -206,6 +256,7 @@ fn page(calls: &Calls) -> Page {
     page.heading("RETURN VALUE");
     page.paragraph(match calls.names {
         ["windlass_errno", ..] => "A number, and a string. Neither call fails.",
+        ["windlass_create", ..] => "0; 1 where each ended a walk; -1 with errno set: see windlass_errno(3).",
         ["windlass_open", ..] => "A handle, or NULL; 0, or -1 with errno set.",
         ["windlass_peek", ..] => "windlass_peek(): the number of frames. The others: 0. -1 with errno set after a failure.",
         ["windlass_pollfd"] => "A descriptor, or -1 with errno set.",

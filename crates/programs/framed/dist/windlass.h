@@ -23,10 +23,17 @@ extern "C" {
 
 typedef enum windlass_error {
 	WINDLASS_E_SUCCESS = 0,
+	WINDLASS_E_NODATALINK = 2,	/* no such VNIC */
 	WINDLASS_E_NODEV = 13,	/* no such device */
 	WINDLASS_E_BADNAME = 18,	/* not a name of a device */
 	WINDLASS_E_PERM = 19,	/* permission denied */
-	WINDLASS_E_DLEXCL = 28,	/* in use by another program */
+	WINDLASS_E_NOZONE = 20,	/* no such zone */
+	WINDLASS_E_LINKEXISTS = 24,	/* the zone has a device of this name */
+	WINDLASS_E_BUFTOOBIG = 26,	/* buffer larger than maxsize */
+	WINDLASS_E_BUFTOOSMALL = 27,	/* buffer smaller than maxtu */
+	WINDLASS_E_DLEXCL = 28,	/* device or VNIC in use */
+	WINDLASS_E_BADPROP = 31,	/* no such property */
+	WINDLASS_E_PROPRDONLY = 32,	/* property cannot be set */
 	WINDLASS_E_SYS = 33	/* see errno */
 } windlass_error_t;
 
@@ -60,6 +67,22 @@ typedef struct windlass_buf {
 typedef struct windlass_lease {
 	uint64_t words[4];
 } windlass_lease_t;
+
+/* One device of windlass_walk(): version is 1; a device that was unlinked and is open has the name "<unknown>". */
+typedef struct windlass_info {
+	uint32_t    version;
+	const char *name;
+	const char *zone;
+	const char *datalink;
+} windlass_info_t;
+
+/* windlass_create(3) */
+int         windlass_create(const char *zone, const char *datalink, const char *name);
+int         windlass_unlink(const char *zone, const char *name);
+int         windlass_walk(int (*each)(const windlass_info_t *, void *), void *argument);
+int         windlass_prop_get(const char *zone, const char *name, const char *prop, uint64_t *bytes);
+int         windlass_prop_set(const char *zone, const char *name, const char *prop, uint64_t bytes);
+int         windlass_prop_iter(int (*each)(const char *prop, int writable, void *), void *argument);
 
 /* windlass_open(3) */
 windlass_t *windlass_open(const char *zone, const char *name, int flags);

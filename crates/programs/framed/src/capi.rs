@@ -5,8 +5,9 @@
 //! of the calling thread's own.
 
 use core::cell::Cell;
-use core::ffi::{CStr, c_char, c_int, c_uint};
-use std::ffi::OsStr;
+use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::borrow::Cow;
+use std::ffi::{CString, OsStr};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -14,7 +15,8 @@ use std::time::Duration;
 
 use windlass_sys::Errno;
 
-use crate::device::{Device, LOG2_RING, Options, Readiness};
+use crate::device::{Device, Options, Readiness};
+use crate::devices;
 use crate::error::{Code, Error};
 use crate::frameio::{FRAMEIO_NVECS_MAX, FRAMEIO_VERSION, FrameIo, FrameVec};
 use crate::lend;
@@ -78,7 +80,7 @@ fn options(flags: c_int) -> Result<Options, Error> {
         return Err(Error::System(Errno::INVAL));
     }
     Ok(Options {
-        log2_ring: LOG2_RING,
+        log2_ring: 0,
         nonblocking: flags & NONBLOCK != 0,
     })
 }
@@ -120,12 +122,174 @@ pub unsafe extern "C" fn windlass_open(
     let zone = unsafe { text(zone) };
     // SAFETY: the caller's promise.
     let name = unsafe { text(name) };
-    let open = || {
-        // What is not UTF-8 is no name of anything.
-        let (zone, name) = (zone?.to_string_lossy(), name?.to_string_lossy());
-        Device::open(&zone, &name, options(flags)?)
+    handle((|| {
+        Device::open(&word(zone?), &word(name?), options(flags)?)
+    })())
+}
+
+/// What is not UTF-8 is no name of anything.
+fn word(text: &OsStr) -> Cow<'_, str> {
+    text.to_string_lossy()
+}
+
+/// 0, or what an error of a device is.
+fn done(result: Result<(), Error>) -> c_int {
+    match result {
+        Ok(()) => 0,
+        Err(error) => fail(error.code(), error.errno()),
+    }
+}
+
+/// See `windlass_create(3)`.
+///
+/// # Safety
+/// All are NULL or strings.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn windlass_create(
+    zone: *const c_char,
+    vnic: *const c_char,
+    name: *const c_char,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let zone = unsafe { text(zone) };
+    // SAFETY: the caller's promise.
+    let vnic = unsafe { text(vnic) };
+    // SAFETY: the caller's promise.
+    let name = unsafe { text(name) };
+    done((|| {
+        devices::create(&word(zone?), &word(vnic?), &word(name?))
+    })())
+}
+
+/// See `windlass_create(3)`.
+///
+/// # Safety
+/// Both are NULL or strings.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn windlass_unlink(zone: *const c_char, name: *const c_char) -> c_int {
+    // SAFETY: the caller's promise.
+    let zone = unsafe { text(zone) };
+    // SAFETY: the caller's promise.
+    let name = unsafe { text(name) };
+    done((|| devices::unlink(&word(zone?), &word(name?)))())
+}
+
+/// One device: `windlass_info_t`.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Info {
+    version: u32,
+    name: *const c_char,
+    zone: *const c_char,
+    vnic: *const c_char,
+}
+
+/// See `windlass_create(3)`.
+///
+/// # Safety
+/// `each` is a function that takes these.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn windlass_walk(
+    each: Option<unsafe extern "C" fn(*const Info, *mut c_void) -> c_int>,
+    argument: *mut c_void,
+) -> c_int {
+    let Some(each) = each else {
+        return fail(Code::System, Errno::FAULT);
     };
-    handle(open())
+    let devices = match devices::list() {
+        Ok(devices) => devices,
+        Err(error) => return fail(error.code(), error.errno()),
+    };
+    for device in devices {
+        // Names have no zero byte.
+        let text = |text: &str| CString::new(text).unwrap_or_default();
+        let name = device
+            .name
+            .as_ref()
+            .map_or("<unknown>", |name| name.as_str());
+        let (name, zone) = (text(name), text(device.zone.as_str()));
+        let vnic = text(device.vnic.as_str());
+        let info = Info {
+            version: 1,
+            name: name.as_ptr(),
+            zone: zone.as_ptr(),
+            vnic: vnic.as_ptr(),
+        };
+        // SAFETY: a function of the caller's for these (caller).
+        if unsafe { each(&raw const info, argument) } != 0 {
+            return 1;
+        }
+    }
+    0
+}
+
+/// See `windlass_create(3)`.
+///
+/// # Safety
+/// The texts are NULL or strings; `bytes` is NULL or a place.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn windlass_prop_get(
+    zone: *const c_char,
+    name: *const c_char,
+    property: *const c_char,
+    bytes: *mut u64,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let zone = unsafe { text(zone) };
+    // SAFETY: the caller's promise.
+    let name = unsafe { text(name) };
+    // SAFETY: the caller's promise.
+    let property = unsafe { text(property) };
+    // SAFETY: the caller's promise.
+    let place = unsafe { bytes.as_mut() };
+    done((|| {
+        let place = place.ok_or(Error::System(Errno::FAULT))?;
+        *place = devices::property(&word(zone?), &word(name?), &word(property?))?;
+        Ok(())
+    })())
+}
+
+/// See `windlass_create(3)`.
+///
+/// # Safety
+/// The texts are NULL or strings.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn windlass_prop_set(
+    zone: *const c_char,
+    name: *const c_char,
+    property: *const c_char,
+    bytes: u64,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let zone = unsafe { text(zone) };
+    // SAFETY: the caller's promise.
+    let name = unsafe { text(name) };
+    // SAFETY: the caller's promise.
+    let property = unsafe { text(property) };
+    done((|| {
+        devices::set_property(&word(zone?), &word(name?), &word(property?), bytes)
+    })())
+}
+
+/// See `windlass_create(3)`.
+///
+/// # Safety
+/// `each` is a function that takes these.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn windlass_prop_iter(
+    each: Option<unsafe extern "C" fn(*const c_char, c_int, *mut c_void) -> c_int>,
+    argument: *mut c_void,
+) -> c_int {
+    let Some(each) = each else {
+        return fail(Code::System, Errno::FAULT);
+    };
+    for (property, writable) in devices::PROPERTIES {
+        // SAFETY: a function of the caller's for these (caller).
+        if unsafe { each(property.as_ptr(), writable.into(), argument) } != 0 {
+            return 1;
+        }
+    }
+    0
 }
 
 /// See `windlass_open(3)`.

@@ -30,10 +30,6 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 pub const LINGER: Duration = Duration::from_secs(1);
 /// Default size of the rings, as a power of two.
 pub const LOG2_RING: u8 = 10;
-/// Directory of the system's daemon.
-const SYSTEM_DIR: &str = "/run/windlass";
-/// Bytes of a name at most.
-const NAME_BYTES_MAX: usize = 31;
 /// How long an open waits for a device that has another consumer, which may be about to go.
 const BUSY_PATIENCE: Duration = Duration::from_millis(500);
 /// How often calls that do not sleep look after the link, in cycles of the time-stamp counter: about a millisecond.
@@ -42,21 +38,13 @@ const LOOK_CYCLES: u64 = 1 << 22;
 const RECHECK: Duration = Duration::from_millis(1);
 
 /// How a device is opened.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Size of each ring as a power of two, 5 to 14. A frame of up to 2048 bytes takes one slot.
+    /// Size of each ring as a power of two, 5 to 14; 0: what the device asks for, [`LOG2_RING`] behind a path. A frame of up to 2048
+    /// bytes takes one slot.
     pub log2_ring: u8,
     /// Whether calls return `EAGAIN` where they would sleep.
     pub nonblocking: bool,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Options {
-            log2_ring: LOG2_RING,
-            nonblocking: false,
-        }
-    }
 }
 
 /// What a program can wait for.
@@ -91,35 +79,17 @@ pub struct Device {
 }
 
 impl Device {
-    /// Opens the vnd device of this name in this zone.
-    ///
-    /// # Errors
-    /// [`Error`].
-    pub fn open(zone: &str, name: &str, options: Options) -> Result<Device, Error> {
-        let path = Path::new("vnd").join(zone).join(name);
-        let is_plain = |text: &str, more: &[u8]| {
-            let mut bytes = text.bytes();
-            bytes.all(|b| b.is_ascii_alphanumeric() || more.contains(&b)) && !text.is_empty()
-        };
-        let is_zone = is_plain(zone, b":-_.") && !zone.starts_with('.');
-        if !is_zone || !is_plain(name, b":-_") || name.len() > NAME_BYTES_MAX {
-            return Err(Error::BadName(path));
-        }
-        let user = std::env::var_os("XDG_RUNTIME_DIR").map(|dir| Path::new(&dir).join("windlass"));
-        let places = user.into_iter().chain([SYSTEM_DIR.into()]);
-        let places: Vec<_> = places.map(|dir| dir.join(&path)).collect();
-        let there = places.iter().find(|path| path.exists());
-        let there = there.or(places.last()).ok_or(Error::BadName(path))?;
-        Device::open_path(there, options)
-    }
-
     /// Opens the device behind a memif socket, as the client of its interface 0.
     ///
     /// # Errors
     /// [`Error`].
     pub fn open_path(path: &Path, options: Options) -> Result<Device, Error> {
         let generation = fork::generation()?;
-        if path.as_os_str().is_empty() || !(5..=14).contains(&options.log2_ring) {
+        let log2_size = match options.log2_ring {
+            0 => LOG2_RING,
+            given => given,
+        };
+        if path.as_os_str().is_empty() || !(5..=14).contains(&log2_size) {
             return Err(Error::BadName(path.to_owned()));
         }
         let config = ClientConfig {
@@ -129,7 +99,7 @@ impl Device {
             secret: Secret::NONE,
             name: "libwindlass".to_owned(),
             rings: 1,
-            log2_size: options.log2_ring,
+            log2_size,
             huge: HugePages::Try,
         };
         let sets = Sets {

@@ -19,6 +19,14 @@ pub enum Error {
     /// The device has another consumer.
     #[error("{0}: in use by another program")]
     Busy(PathBuf),
+    /// The daemon refused, or would.
+    #[error("{message}")]
+    Refused {
+        /// Its number.
+        code: Code,
+        /// What it said.
+        message: String,
+    },
     /// A system call failed, or the server did not keep to the protocol (`EPROTO`).
     #[error("{0}")]
     System(#[from] Errno),
@@ -30,14 +38,28 @@ pub enum Error {
 pub enum Code {
     /// No failure.
     Success = 0,
+    /// There is no such VNIC in the zone.
+    NoDatalink = 2,
     /// [`Error::NoDevice`].
     NoDevice = 13,
     /// [`Error::BadName`].
     BadName = 18,
     /// [`Error::Permission`].
     Permission = 19,
-    /// [`Error::Busy`].
+    /// There is no such zone.
+    NoZone = 20,
+    /// Another device of the zone has the name.
+    LinkExists = 24,
+    /// A buffer is to be larger than `maxsize`.
+    BufTooBig = 26,
+    /// A buffer is to be smaller than `maxtu`.
+    BufTooSmall = 27,
+    /// [`Error::Busy`], and a VNIC that has an attachment or a device.
     Busy = 28,
+    /// There is no such property.
+    BadProperty = 31,
+    /// The property cannot be set.
+    ReadOnly = 32,
     /// [`Error::System`]: `errno` tells which.
     System = 33,
 }
@@ -46,10 +68,17 @@ impl Code {
     /// Every number, and what `windlass_strerror()` says of it.
     pub const ALL: &[(Code, &core::ffi::CStr)] = &[
         (Code::Success, c"no error"),
+        (Code::NoDatalink, c"no such VNIC"),
         (Code::NoDevice, c"no such device"),
         (Code::BadName, c"not a name of a device"),
         (Code::Permission, c"permission denied"),
-        (Code::Busy, c"device in use by another program"),
+        (Code::NoZone, c"no such zone"),
+        (Code::LinkExists, c"the zone has a device of this name"),
+        (Code::BufTooBig, c"buffer larger than maxsize"),
+        (Code::BufTooSmall, c"buffer smaller than maxtu"),
+        (Code::Busy, c"device or VNIC in use"),
+        (Code::BadProperty, c"no such property"),
+        (Code::ReadOnly, c"property cannot be set"),
         (Code::System, c"a system call failed: see errno"),
     ];
 
@@ -71,6 +100,7 @@ impl Error {
             Error::BadName(_) => Code::BadName,
             Error::Permission(_) => Code::Permission,
             Error::Busy(_) => Code::Busy,
+            Error::Refused { code, .. } => *code,
             Error::System(_) => Code::System,
         }
     }
@@ -83,6 +113,13 @@ impl Error {
             Error::BadName(_) => Errno::INVAL,
             Error::Permission(_) => Errno::ACCESS,
             Error::Busy(_) => Errno::BUSY,
+            Error::Refused { code, .. } => match code {
+                Code::NoDatalink | Code::NoDevice | Code::NoZone => Errno::NOENT,
+                Code::Permission => Errno::ACCESS,
+                Code::LinkExists => Errno::EXIST,
+                Code::Busy => Errno::BUSY,
+                _ => Errno::INVAL,
+            },
             Error::System(errno) => *errno,
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! # Purpose
 //! A switch, a firewall or a hypervisor moves whole frames, many a call. [`Device`] is a handle to a device of windlassd; [`capi`] is the
-//! same for C. The framed call is that of illumos' libvnd, errno for errno; the transport is memif.
+//! same for C, and [`devices`] makes, removes and lists them. The framed call is that of illumos' libvnd, errno for errno; the transport is memif.
 //!
 //! # Where it sits
 //! ```text
@@ -60,11 +60,12 @@
 //! pointer faults in the caller, as with memcpy.
 //!
 //! # Not done
-//! Making and removing devices, their properties, offload metadata.
+//! Offload metadata.
 
 pub mod capi;
 mod conn;
 mod device;
+pub mod devices;
 pub mod error;
 mod fork;
 pub mod frameio;
