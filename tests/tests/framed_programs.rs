@@ -351,6 +351,47 @@ int main(void) {
 }
 "#;
 
+/// The answers to [`DEVICES`].
+const ANSWERS: [&str; 37] = [
+    "-1 2",
+    "-1 20",
+    "-1 18",
+    "-1 28",
+    "0 0",
+    "-1 24",
+    "-1 28",
+    "-1 33",
+    "0 0",
+    "global/a/p0",
+    "global/b/p1",
+    "0 0",
+    "global/a/p0",
+    "1 0",
+    "rxbuf 1",
+    "txbuf 1",
+    "maxsize 0",
+    "mintu 0",
+    "maxtu 0",
+    "0 0",
+    "0 0",
+    "0 0",
+    "1048576 0",
+    "-1 31",
+    "-1 13",
+    "-1 27",
+    "-1 26",
+    "-1 32",
+    "-1 31",
+    "0 0",
+    "-1 28",
+    "-1 13",
+    "0 0",
+    "-1 13",
+    "global/b/p1",
+    "global/<unknown>/p0",
+    "0 0",
+];
+
 /// Devices are made, found, opened and removed by name; each refusal has its number.
 #[test]
 fn devices_by_name() {
@@ -374,46 +415,7 @@ fn devices_by_name() {
     for line in done.out.lines() {
         got.push(line.rsplit_once(": ").map_or(line, |(_, answer)| answer));
     }
-    let wanted = [
-        "-1 2",
-        "-1 20",
-        "-1 18",
-        "-1 28",
-        "0 0",
-        "-1 24",
-        "-1 28",
-        "-1 33",
-        "0 0",
-        "global/a/p0",
-        "global/b/p1",
-        "0 0",
-        "global/a/p0",
-        "1 0",
-        "rxbuf 1",
-        "txbuf 1",
-        "maxsize 0",
-        "mintu 0",
-        "maxtu 0",
-        "0 0",
-        "0 0",
-        "0 0",
-        "1048576 0",
-        "-1 31",
-        "-1 13",
-        "-1 27",
-        "-1 26",
-        "-1 32",
-        "-1 31",
-        "0 0",
-        "-1 28",
-        "-1 13",
-        "0 0",
-        "-1 13",
-        "global/b/p1",
-        "global/<unknown>/p0",
-        "0 0",
-    ];
-    assert_eq!(got, wanted, "{}", done.out);
+    assert_eq!(got, ANSWERS, "{}", done.out);
     // Another user may do nothing in the global zone.
     let open = PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(lab.directory(), open).expect("opened");

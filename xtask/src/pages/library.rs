@@ -235,7 +235,7 @@ pub(crate) fn pages() -> Vec<Page> {
 
 /// The prototype of a call in the header.
 fn prototype(name: &str) -> &'static str {
-    let calls = |line: &&str| line.contains(&format!("{name}("));
+    let calls = |line: &&str| line.ends_with(");") && line.contains(&format!("{name}("));
     HEADER.lines().find(calls).unwrap_or_default()
 }
 
