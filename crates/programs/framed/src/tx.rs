@@ -15,6 +15,7 @@
 //! | field | who | pairs with |
 //! | --- | --- | --- |
 //! | `state` | L | the lock |
+//! | `conn` | stored under L, loaded while a lease is out | the lock of that lease's reservation, then its mark |
 //! | `starved`, `moving` | set with SeqCst, then fence, then a look at the leases | publication of a lease, fence, load of both |
 //!
 //! # What can be lost and what cannot
@@ -23,7 +24,7 @@
 //! at most 64 frames.
 
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, Ordering, fence};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering, fence};
 use std::sync::Arc;
 
 use windlass_attach::memif::layout::DESC_FLAG_NEXT;
@@ -41,6 +42,8 @@ const SPIN_CYCLES: u64 = 2000;
 pub(crate) struct Tx {
     leases: Leases,
     state: UnsafeCell<State>,
+    /// The connection of `state`, for those who have a lease.
+    conn: AtomicPtr<Conn>,
     /// Somebody found no lease, and is to be woken when there is one.
     starved: AtomicBool,
     /// A new connection waits until no lease is out.
@@ -205,6 +208,7 @@ impl Tx {
     pub(crate) fn new(conn: Arc<Conn>) -> Tx {
         Tx {
             leases: Leases::new(),
+            conn: AtomicPtr::new(Arc::as_ptr(&conn).cast_mut()),
             state: UnsafeCell::new(State {
                 conn,
                 next: 0,
@@ -251,8 +255,9 @@ impl Tx {
     /// Publishes what a grant's slots now hold, in its turn, and notifies the daemon if it sleeps.
     #[inline(always)]
     pub(crate) fn publish(&self, grant: Grant) -> Owed {
-        let conn = grant.conn;
         let published = self.leases.finish(grant.lease, |end| {
+            // Not that of the grant: it may be published already, and this be another's on the next connection.
+            let conn = self.conn.load(Ordering::Relaxed);
             // SAFETY: a lease of this connection is out until this closure has returned.
             let conn = unsafe { &*conn };
             conn.tx.ring.publish(end as u16);
@@ -319,6 +324,8 @@ impl Tx {
                 conn.tx.describe(to, len, low as u16 & DESC_FLAG_NEXT);
                 (from, to) = (from.wrapping_add(1), to.wrapping_add(1));
             }
+            let current = Arc::as_ptr(conn).cast_mut();
+            self.conn.store(current, Ordering::Relaxed);
             *state = State {
                 conn: conn.clone(),
                 next: to,
@@ -349,5 +356,102 @@ impl core::fmt::Debug for Tx {
         f.debug_struct("Tx")
             .field("leases", &self.leases)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, Instant};
+    use windlass_attach::memif::ClientConfig;
+    use windlass_attach::memif::layout::RingPlace;
+    use windlass_attach::memif::msg::{Hello, Message, Secret, Text, VERSION};
+    use windlass_attach::memif::offer::Dialogue;
+    use windlass_shm::{HugePages, word};
+
+    /// A connection that nobody serves.
+    fn conn() -> Arc<Conn> {
+        let config = ClientConfig {
+            path: "unused".into(),
+            owner: None,
+            id: 0,
+            secret: Secret::NONE,
+            name: String::new(),
+            rings: 1,
+            log2_size: 5,
+            huge: HugePages::No,
+        };
+        let hello = Hello {
+            name: Text::cut(b""),
+            version_min: VERSION,
+            version_max: VERSION,
+            region_max: 0,
+            from_server_max: 0,
+            from_client_max: 0,
+            log2_ring_max: 5,
+        };
+        let mut dialogue = Dialogue::default();
+        let begun = dialogue.take(&Message::Hello(hello), &config);
+        begun.expect("an offer");
+        while dialogue.take(&Message::Ack, &config).is_ok() {}
+        let done = dialogue.take(&Message::Connected(Text::cut(b"")), &config);
+        assert!(done.expect("connected").is_some());
+        let (_, offer) = dialogue.finish().expect("a connection");
+        let conn = Conn::new(offer).expect("two rings");
+        conn.tx.ring.mask(true, false);
+        Arc::new(conn)
+    }
+
+    /// An index that no ring of the test comes to.
+    const NOBODY: u16 = 0x8000;
+
+    /// An index of the ring towards the daemon, which is the first in the region.
+    fn index(conn: &Conn, at: impl Fn(RingPlace) -> u32) -> *mut u16 {
+        let place = RingPlace::checked(0, 5, u64::MAX).expect("a place");
+        conn.base().wrapping_add(at(place) as usize).cast()
+    }
+
+    /// What is published goes to the connection that it was written for, also by a writer whose own frame went to the one before.
+    #[test]
+    fn frames_go_to_the_connection_that_they_are_for() {
+        let conns = [conn(), conn(), conn()];
+        let tx = Tx::new(conns[2].clone());
+        let is_over = AtomicBool::new(false);
+        let head = |conn: &Conn| index(conn, RingPlace::head_at);
+        let tail = |conn: &Conn| index(conn, RingPlace::tail_at);
+        // SAFETY: indexes of rings of ours.
+        let load = |at| unsafe { word::load_u16(at, Ordering::Acquire) };
+        // SAFETY: as above.
+        let store = |at, index| unsafe { word::store_u16(at, index, Ordering::Release) };
+        store(head(&conns[0]), NOBODY);
+        store(head(&conns[1]), NOBODY);
+        let mut strays = 0;
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    while !is_over.load(Ordering::Relaxed) {
+                        let Some(grant) = tx.reserve(1) else { continue };
+                        grant.describe([14].into_iter());
+                        tx.publish(grant);
+                    }
+                });
+            }
+            let end = Instant::now() + Duration::from_millis(300);
+            let turns = [[2, 0], [0, 1], [1, 2]].map(|turn| turn.map(|at: usize| &conns[at]));
+            for [old, next] in turns.into_iter().cycle() {
+                if Instant::now() > end {
+                    break;
+                }
+                strays += usize::from(load(head(next)) != NOBODY);
+                // As if a daemon had taken all.
+                tx.locked(|_, _| store(tail(old), load(head(old))));
+                store(head(next), 0);
+                store(tail(next), 0);
+                while !tx.move_to(next) {}
+                store(head(old), NOBODY);
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(strays, 0);
     }
 }
