@@ -297,6 +297,37 @@ fn a_wait_for_room_leaves_the_link_its_time() {
     read_from_the_next(&device, &listener)();
 }
 
+/// With a server that answers no wishes, a program that polls for room finds it, although a reader that never sleeps looks after the link.
+#[test]
+fn a_reader_takes_no_time_from_a_writer() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (path, listener) = listen(directory.path());
+    let (device, server) = pair(&path, &listener);
+    let flags = server.from_client.flags_at() as usize;
+    server.memory.store_u16(flags, 0, Release);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut frame = [WriteVec::new(&[5; 60])];
+            let fd = device.pollfd(Readiness::Write).expect("a descriptor");
+            let limit = Timespec {
+                tv_sec: 5,
+                tv_nsec: 0,
+            };
+            let finds_room = (0..300).all(|_| {
+                while device.write(1, &mut frame).is_ok() {}
+                let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+                poll(&mut fds, Some(&limit)) == Ok(1)
+            });
+            server.describe(0, 0, 77, 0, 0);
+            server.publish(1);
+            assert!(finds_room, "the writer sleeps on");
+        });
+        while read(&device) == Err(Errno::AGAIN) {
+            std::thread::yield_now();
+        }
+    });
+}
+
 /// What a server has delivered before it went is told by the descriptor, whichever thread notices that it is gone.
 #[test]
 fn frames_of_a_server_that_is_gone_are_told() {
