@@ -436,6 +436,57 @@ fn devices_by_name() {
     assert!(done.out.contains(": -1 33"), "{}", done.out);
 }
 
+/// Says with whose rights it runs, and the devices that it finds.
+const WALK: &str = r#"
+#include <stdio.h>
+#include <unistd.h>
+#include <windlass.h>
+
+static int each(const windlass_info_t *info, void *arg) {
+	(void)arg;
+	printf(" %s", info->name);
+	return (0);
+}
+
+int main(void) {
+	printf("%d", geteuid());
+	return (windlass_walk(each, NULL) != 0);
+}
+"#;
+
+/// A program with more rights than its caller does not ask the daemon that the caller names.
+#[test]
+fn a_set_user_id_program_goes_to_the_system() {
+    let Some(lab) = Lab::start("a_set_user_id_program_goes_to_the_system") else {
+        return;
+    };
+    let source = lab.directory().join("walk.c");
+    std::fs::write(&source, WALK).expect("written");
+    let walk = compile(&lab, &source, false);
+    let daemon = lab.daemon();
+    for setup in [
+        "bridge create br0",
+        "vnic create p0 --bridge br0",
+        "vnd create p0",
+    ] {
+        daemon.must(setup);
+    }
+    let open = PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(lab.directory(), open).expect("opened");
+    let mut caller = Command::new("setpriv");
+    caller.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+    caller.arg(&walk).env("WINDLASS_SOCKET", daemon.socket());
+    assert_eq!(run(&mut caller).out, "65534");
+    let set_user_id = PermissionsExt::from_mode(0o4755);
+    std::fs::set_permissions(&walk, set_user_id).expect("root's");
+    assert_eq!(run(&mut caller).out, "0");
+    let mut root = Command::new(&walk);
+    assert_eq!(
+        run(root.env("WINDLASS_SOCKET", daemon.socket())).out,
+        "0 p0"
+    );
+}
+
 /// pkg-config finds what was installed; the library has its version in its name and in every symbol, and exports nothing else.
 #[test]
 fn the_library_is_found() {

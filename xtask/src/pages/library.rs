@@ -41,7 +41,7 @@ const PAGES: &[Calls] = &[
         ],
         about: "make, remove and list vnd devices, and set their properties",
         description: &[
-            "These calls ask the daemon through its control socket: that of $WINDLASS_SOCKET, else the first of the usual ones, as windlass(8). They wait for its answer, \
+            "These calls ask the daemon through its control socket: that of $WINDLASS_SOCKET, else the first of the usual ones, as windlass(8). A set-user-ID program asks the system's daemon. They wait for its answer, \
              at most 30 s.",
             "windlass_create() makes the device name over the VNIC datalink, which belongs to the zone and has no attachment. windlass_unlink() takes its name away; a program that has it \
              open keeps it.",

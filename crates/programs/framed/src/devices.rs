@@ -2,7 +2,8 @@
 //!
 //! # Model
 //! Each call asks the daemon once, and waits for its answer for [`TIMEOUT`] at most. The socket is that of `WINDLASS_SOCKET`, else the first
-//! of the usual ones, as for the command `windlass`.
+//! of the usual ones, as for the command `windlass`. A program with more rights than its caller (set-user-ID, file capabilities) has the
+//! caller's environment: it goes to the system's daemon.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -28,8 +29,13 @@ pub const PROPERTIES: [(&core::ffi::CStr, bool); 5] = [
 ];
 
 fn client() -> Result<Client, Error> {
-    let given = std::env::var_os("WINDLASS_SOCKET").map(PathBuf::from);
-    let path = socket::find(given).map_err(refused)?;
+    // SAFETY: reads what the kernel gave the process at its start.
+    let path = match unsafe { libc::getauxval(libc::AT_SECURE) } {
+        0 => {
+            socket::find(std::env::var_os("WINDLASS_SOCKET").map(PathBuf::from)).map_err(refused)?
+        }
+        _ => Path::new(socket::SYSTEM_DIR).join(socket::FILE),
+    };
     Client::new(path, Some(TIMEOUT)).map_err(refused)
 }
 
