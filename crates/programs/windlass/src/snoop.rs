@@ -37,6 +37,9 @@ use text::Lines;
 /// Bytes of a frame that are captured if nothing else is said: all of any.
 const SNAP: u32 = 262_144;
 
+/// Frames that are this much later than the signal, in nanoseconds, still count: workers are told the time of day once a second.
+const SLACK_NS: u64 = 100_000_000;
+
 /// Frames between two looks for a signal.
 const LOOK: u64 = 1024;
 
@@ -124,7 +127,7 @@ fn capture(
     while captured < count {
         // A link that is never quiet keeps nobody from ending the capture.
         if end_ns.is_none() && captured % LOOK == 0 && is_readable(signals) {
-            end_ns = Some(wall_ns());
+            end_ns = Some(wall_ns() + SLACK_NS);
         }
         if let Some(shown) = source.next() {
             if end_ns.is_some_and(|end_ns| shown.head.time_ns > end_ns) {
@@ -139,7 +142,7 @@ fn capture(
         }
         sink.flush()?;
         if source.wait(signals.as_fd())? {
-            end_ns = Some(wall_ns());
+            end_ns = Some(wall_ns() + SLACK_NS);
         }
     }
     Ok(captured)

@@ -27,11 +27,11 @@ use windlass_api::{
 };
 use windlass_stats::Drop as Reason;
 use windlass_sys::unix;
-use windlass_worker::{Capture, dataplane};
+use windlass_worker::Capture;
 
 use crate::authority::Peer;
 use crate::backend::CaptureMade;
-use crate::dataplane::wall_ns;
+use crate::dataplane::tell_time;
 use crate::engine::EngineHandle;
 use crate::options::Limits;
 use crate::shares::{Held, Share};
@@ -209,7 +209,7 @@ fn line(answer: &CaptureAnswer) -> Vec<u8> {
 fn wait(stream: &UnixStream, capture: &Capture) {
     let mut room = [0; 256];
     loop {
-        capture.set_clock(dataplane::now(), wall_ns());
+        tell_time(capture);
         let read = stream.set_read_timeout(Some(CLOCK));
         match read.and_then(|()| (&*stream).read(&mut room)) {
             Ok(0) => return,

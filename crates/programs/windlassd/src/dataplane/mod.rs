@@ -49,7 +49,7 @@ use crate::options::Options;
 use crate::shares::{Share, Used};
 use guest::RingProgress;
 use host::{Host, System};
-pub(crate) use ports::wall_ns;
+pub(crate) use ports::tell_time;
 use ports::{Ports, Request};
 
 /// Members that one daemon can have.

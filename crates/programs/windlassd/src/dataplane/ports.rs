@@ -36,7 +36,7 @@ use windlass_sys::netns::NetnsWatch;
 use windlass_worker::{DataPlane, DataPlaneError, QsbrGrace};
 
 use captures::Captures;
-pub(crate) use captures::wall_ns;
+pub(crate) use captures::tell_time;
 use edit::{Aside, Edit, End, SetBridge};
 use flows::Flows;
 use heard::Heard;
