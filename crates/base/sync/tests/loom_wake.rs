@@ -1,9 +1,9 @@
 //! A reader that sleeps and a writer that wakes it at most once, as `windlass-capture` has them: a model of the steps on words, with a
-//! flag in the place of the socket. No record is left with the reader asleep.
+//! flag under a lock in the place of the socket. No record is left with the reader asleep.
 #![cfg(loom)]
 
-use loom::sync::Arc;
-use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use loom::sync::{Arc, Mutex};
 use loom::thread;
 
 #[derive(Default)]
@@ -11,7 +11,7 @@ struct Line {
     head: AtomicU64,
     asleep: AtomicU32,
     /// A byte waits in the socket.
-    woken: AtomicBool,
+    woken: Mutex<bool>,
 }
 
 impl Line {
@@ -20,8 +20,13 @@ impl Line {
         fence(Ordering::SeqCst);
         if self.asleep.load(Ordering::Relaxed) != 0 {
             self.asleep.store(0, Ordering::Relaxed);
-            self.woken.store(true, Ordering::Release);
+            *self.woken.lock().expect("no panic") = true;
         }
+    }
+
+    /// Takes the byte.
+    fn take(&self) -> bool {
+        std::mem::take(&mut *self.woken.lock().expect("no panic"))
     }
 
     /// Whether the reader, which has read up to `tail`, may wait for the socket.
@@ -46,7 +51,7 @@ fn no_wake_up_is_lost() {
         for _ in 0..2 {
             tail = line.head.load(Ordering::Acquire);
             waits = line.sleeps(tail);
-            if waits && line.woken.swap(false, Ordering::AcqRel) {
+            if waits && line.take() {
                 waits = false;
             }
             if waits {
@@ -55,7 +60,7 @@ fn no_wake_up_is_lost() {
         }
         writer.join().expect("the writer");
         if waits && tail < 2 {
-            assert!(line.woken.load(Ordering::Acquire), "asleep at {tail}");
+            assert!(line.take(), "asleep at {tail}");
         }
     });
 }
