@@ -1,5 +1,9 @@
 //! Programs that are built against an installed libwindlass: the examples, in C with nothing but a compiler, and in Python.
 
+#[path = "../../crates/programs/framed/examples/firewall.rs"]
+#[allow(dead_code, reason = "an example's main and words for its reader")]
+mod firewall;
+
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -8,7 +12,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use windlass_framed::{Device, Options, ReadVec, WriteVec};
-use windlass_tests::{Daemon, Lab, program, run, until};
+use windlass_tests::{Daemon, Lab, program, run, until, until_some};
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -230,6 +234,99 @@ fn the_switch_learns() {
         got[1].len() >= 2 && !got[2].is_empty()
     });
     assert_eq!(got, [vec![], vec![1, 2], vec![2]]);
+}
+
+/// The ping, in C: a kernel's network answers it, and it answers what that asks.
+#[test]
+fn the_ping_is_answered() {
+    let Some(lab) = Lab::start("the_ping_is_answered") else {
+        return;
+    };
+    let prefix = installed();
+    let ping = compile(&lab, &example("ping.c"), true);
+    let daemon = lab.daemon();
+    daemon.must("bridge create br0");
+    lab.namespace("a");
+    daemon.tap(&lab, "a0", "a", ",address=10.9.0.1/24", "");
+    let mac = "02:00:00:00:02:00";
+    let port = vnic(&daemon, "p0", "br0", mac, "");
+    let pings = |target: &str| {
+        let mut command = Command::new(&ping);
+        command.env("LD_LIBRARY_PATH", prefix.join("lib"));
+        run(command.arg(&port).args([mac, "10.9.0.2", target, "2"]))
+    };
+    let done = pings("10.9.0.1");
+    assert_eq!(done.code, 0, "{}{}", done.out, done.err);
+    let (first, last) = done.out.trim().rsplit_once('\n').expect("lines");
+    assert_eq!(last, "2 sent, 2 received");
+    let is_timed = |line: &str| line.starts_with("10.9.0.1: seq ") && line.ends_with(" ms");
+    assert!(first.lines().all(is_timed), "{first}");
+    assert!(lab.ip("a", "neighbour show dev eth0").contains(mac));
+}
+
+/// The firewall, in Rust: what the inside sends passes, and answers to it, and what comes to open ports; nothing else from outside.
+#[test]
+fn the_firewall_keeps_state() {
+    let Some(lab) = Lab::start("the_firewall_keeps_state") else {
+        return;
+    };
+    let net = Net::start(&lab);
+    let ports = [0, 1].map(|n| open(&net.ports[n]));
+    std::thread::spawn(move || {
+        let [inside, outside] = &ports;
+        firewall::run(inside, outside, firewall::Firewall::new([80]))
+    });
+    let packet = |to_inside: bool, protocol: u8, inside_port: u16, number: u8| {
+        let mut frame = [0; 64];
+        frame[..6].fill(0xff);
+        frame[6..12].copy_from_slice(&[2, 0, 0, 0, 1, u8::from(to_inside)]);
+        frame[12..15].copy_from_slice(&[8, 0, 0x45]);
+        frame[23] = protocol;
+        let (inside, outside) = ([10, 0, 0, 1], [10, 0, 0, 2]);
+        let (own, other) = (inside_port.to_be_bytes(), 5000u16.to_be_bytes());
+        let (from, to, ports) = match to_inside {
+            true => (outside, inside, [other, own]),
+            false => (inside, outside, [own, other]),
+        };
+        frame[26..30].copy_from_slice(&from);
+        frame[30..34].copy_from_slice(&to);
+        frame[34..38].copy_from_slice(ports.as_flattened());
+        frame[63] = number;
+        frame
+    };
+    let send = |host: usize, frame: &[u8]| {
+        assert_eq!(net.hosts[host].write(1, &mut [WriteVec::new(frame)]), Ok(1));
+    };
+    let next = |host: usize| {
+        let mut room = [0; 1600];
+        until_some("a frame comes", || {
+            let mut vecs = [ReadVec::new(&mut room)];
+            let got = net.hosts[host].read(1, &mut vecs);
+            got.is_ok().then(|| *vecs[0].data().last().expect("bytes"))
+        })
+    };
+    // Both sides are there once each has heard the other.
+    until("the inside is heard", || {
+        send(0, &packet(false, 17, 7, 1));
+        std::thread::sleep(Duration::from_millis(10));
+        !net.received(1).is_empty()
+    });
+    std::thread::sleep(Duration::from_millis(50));
+    drop(net.received(1));
+    for refused in [
+        packet(true, 6, 81, 2),
+        packet(true, 17, 80, 3),
+        packet(true, 17, 8, 4),
+    ] {
+        send(1, &refused);
+    }
+    send(1, &packet(true, 6, 80, 5));
+    send(1, &packet(true, 17, 7, 6));
+    assert_eq!([next(0), next(0)], [5, 6]);
+    send(0, &packet(false, 17, 8, 7));
+    assert_eq!(next(1), 7);
+    send(1, &packet(true, 17, 8, 8));
+    assert_eq!(next(0), 8);
 }
 
 /// The page on packet programs begins with a program of ten lines that compiles as it stands, and works: it tells the length of a
