@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Gid, Uid};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use tempfile::TempDir;
 use windlass_sys::caps::{Capability, holds};
 use windlass_sys::netns::{self, NetnsRef};
@@ -255,4 +257,17 @@ impl Drop for Lab {
             let _ = netns::delete(name);
         }
     }
+}
+
+/// Does something as another user, of one group of the same number.
+pub fn as_user<T: Send>(uid: u32, work: impl FnOnce() -> T + Send) -> T {
+    let work = || {
+        // Of this thread only.
+        let (user, group) = (Uid::from_raw(uid), Gid::from_raw(uid));
+        set_thread_groups(&[]).expect("no groups");
+        set_thread_res_gid(group, group, group).expect("a group");
+        set_thread_res_uid(user, user, user).expect("a user");
+        work()
+    };
+    std::thread::scope(|scope| scope.spawn(work).join().expect("done"))
 }

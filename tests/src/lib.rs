@@ -37,5 +37,5 @@ mod wire;
 pub use broker::Broker;
 pub use daemon::{Daemon, Done, program};
 pub use guest::{Console, Dhcp, Guest, Image, Libvirt, check_qemu};
-pub use lab::{Lab, Output, run, skip, uninterrupted, until, until_some};
+pub use lab::{Lab, Output, as_user, run, skip, uninterrupted, until, until_some};
 pub use wire::{Frame, MARK, Mac, Wire, frame, mac, vlan_tag};

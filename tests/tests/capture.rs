@@ -9,12 +9,13 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use pcapng::{Capture, Packet};
 use rustix::process::{Pid, Signal, kill_process};
 use windlass_sys::unix;
-use windlass_tests::{Daemon, Lab, Output, Wire, frame, mac, run, skip, until};
+use windlass_tests::{Daemon, Lab, Output, Wire, as_user, frame, mac, run, skip, until};
 
 const A: &str = "02:00:00:00:00:0a";
 const B: &str = "02:00:00:00:00:0b";
@@ -396,6 +397,14 @@ fn users_capture_what_is_theirs() {
         assert_eq!(code, 0, "{said}");
         said
     };
+    // Whoever says nothing has no more than that either: others are heard.
+    let silent: Vec<UnixStream> = as_user(RED, || (0..100).map(|_| connect(&daemon)).collect());
+    let answered = (&silent[99]).read(&mut [0; 512]);
+    assert!(answered.is_ok_and(|n| n > 0), "one too many is refused");
+    let request = "{\"link\":\"br0\",\"snap\":64,\"ring_bytes\":65536}\n";
+    let (.., text) = ask(&daemon, request);
+    assert!(text.contains("started"), "{text}");
+    drop(silent);
     // As many at once as it may have.
     let all: Vec<Snoop> = ["1", "2", "3", "4"].map(start).into();
     assert!(refused("-d r0 -w -", 1).contains("captures-per-uid-max"));
@@ -667,6 +676,35 @@ fn outputs_end_as_they_should() {
     let done = run(command.args(["snoop", "-d", "a0", "tcp", "prt", "80"]));
     assert_eq!(done.code, 2, "{}", done.err);
     assert!(done.err.contains("  tcp prt 80\n      ^\n"), "{}", done.err);
+}
+
+/// A link that is never quiet keeps nobody from ending a capture, and what was delivered before is in the file.
+#[test]
+fn a_busy_link_lets_go() {
+    let Some(lab) = Lab::start("a_busy_link_lets_go") else {
+        return;
+    };
+    let daemon = two_guests(&lab);
+    let wire = Wire::open(&lab, "a", "eth0");
+    let snoop = Snoop::start(&lab, &daemon, "f", "-d a0 -s 64 ether proto 0x88b5");
+    let is_over = AtomicBool::new(false);
+    let (said, capture) = std::thread::scope(|scope| {
+        let is_over = &is_over;
+        scope.spawn(move || {
+            while !is_over.load(Ordering::Relaxed) {
+                wire.send(&frame(mac(B), mac(A), &[], "again"));
+            }
+        });
+        let received = || daemon.counters("a0")["rx_frames"].as_u64().unwrap_or(0);
+        let before = received();
+        until("it is busy", || received() > before + 1000);
+        let ended = snoop.end();
+        is_over.store(true, Ordering::Relaxed);
+        ended
+    });
+    assert!(capture.packets.len() >= 1000, "{said}");
+    let lengths = capture.packets.iter().map(|packet| packet.bytes.len());
+    assert!(lengths.max() <= Some(64));
 }
 
 fn has_tshark() -> bool {

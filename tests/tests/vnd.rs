@@ -12,11 +12,9 @@ use std::time::Duration;
 
 use peer::Peer;
 use rustix::io::Errno;
-use rustix::process::{Gid, Uid};
-use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
 use serde_json::{Value, json};
 use windlass_sys::unix::{SocketKind, connect};
-use windlass_tests::{Daemon, Lab, frame, mac, run, skip, until};
+use windlass_tests::{Daemon, Lab, as_user, frame, mac, run, skip, until};
 
 const ONE: &str = "02:00:00:00:00:01";
 const TWO: &str = "02:00:00:00:00:02";
@@ -280,19 +278,6 @@ fn a_name_is_used_again() {
         listed(&daemon) == "dev:v1:global:up\n"
     });
     assert!(!two.has_ended() && socket(&daemon, "global/dev").exists());
-}
-
-/// Does something as another user, of one group.
-fn as_user<T: Send>(uid: u32, work: impl FnOnce() -> T + Send) -> T {
-    let work = || {
-        // Of this thread only.
-        let (user, group) = (Uid::from_raw(uid), Gid::from_raw(uid));
-        rustix::thread::set_thread_groups(&[]).expect("no groups");
-        set_thread_res_gid(group, group, group).expect("a group");
-        set_thread_res_uid(user, user, user).expect("a user");
-        work()
-    };
-    std::thread::scope(|scope| scope.spawn(work).join().expect("done"))
 }
 
 /// The owner of a zone opens its devices and nobody else does, but root; the owner puts nothing beside them. With another owner, the

@@ -10,29 +10,14 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::process::{Gid, Uid};
-use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
 use serde_json::Value;
 use windlass_sys::unix::{SocketKind, connect};
-use windlass_tests::{Daemon, Lab, until, until_some};
+use windlass_tests::{Daemon, Lab, as_user, until, until_some};
 
 use client::Client;
 
 const RED: u32 = 60_001;
 const BLUE: u32 = 60_002;
-
-/// Does something as another user, of one group.
-fn as_user<T: Send>(uid: u32, work: impl FnOnce() -> T + Send) -> T {
-    let work = || {
-        // Of this thread only.
-        let (user, group) = (Uid::from_raw(uid), Gid::from_raw(uid));
-        rustix::thread::set_thread_groups(&[]).expect("no groups");
-        set_thread_res_gid(group, group, group).expect("a group");
-        set_thread_res_uid(user, user, user).expect("a user");
-        work()
-    };
-    std::thread::scope(|scope| scope.spawn(work).join().expect("done"))
-}
 
 fn connect_as(uid: u32, path: &Path, kind: SocketKind) -> Result<OwnedFd, Errno> {
     as_user(uid, || connect(path, kind))

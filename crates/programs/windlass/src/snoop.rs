@@ -6,7 +6,8 @@
 //!                                                    \-> text (a line each)
 //! ```
 //! The command compiles the filter, connects, and gives the daemon the program: frames that do not match are not copied.
-//! It ends with a signal, after `-c` frames, when the link goes, or when nobody reads its output.
+//! It ends with a signal, after `-c` frames, when the link goes, or when nobody reads its output. At a signal it tells the daemon that it
+//! wants no more, and takes what workers write until the daemon answers: a frame that was delivered before the signal is there.
 //!
 //! # What can be lost
 //! Records while this process is slower than the link. They are counted, and told at the end.
@@ -18,7 +19,7 @@ mod text;
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
-use std::time::SystemTime;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use windlass_api::{CaptureKind, CaptureRequest};
@@ -37,8 +38,8 @@ use text::Lines;
 /// Bytes of a frame that are captured if nothing else is said: all of any.
 const SNAP: u32 = 262_144;
 
-/// Frames that are this much later than the signal, in nanoseconds, still count: workers are told the time of day once a second.
-const SLACK_NS: u64 = 100_000_000;
+/// How long the daemon may take to end the capture behind a signal.
+const END: Duration = Duration::from_secs(1);
 
 /// Frames between two looks for a signal.
 const LOOK: u64 = 1024;
@@ -123,27 +124,33 @@ fn capture(
     count: Option<u64>,
 ) -> Result<u64, Failure> {
     let count = count.unwrap_or(u64::MAX);
-    let (mut captured, mut end_ns) = (0, None);
+    let (mut captured, mut until) = (0, None);
+    let (mut is_idle, mut is_over) = (false, false);
     while captured < count {
         // A link that is never quiet keeps nobody from ending the capture.
-        if end_ns.is_none() && captured % LOOK == 0 && is_readable(signals) {
-            end_ns = Some(wall_ns() + SLACK_NS);
+        let looks = is_idle || captured % LOOK == 0;
+        if until.is_none() && looks && is_readable(signals) {
+            source.end();
+            until = Some(Instant::now() + END);
+        }
+        if until.is_some_and(|until| Instant::now() >= until) {
+            break;
         }
         if let Some(shown) = source.next() {
-            if end_ns.is_some_and(|end_ns| shown.head.time_ns > end_ns) {
-                break;
-            }
             sink.frame(&shown)?;
             captured += 1;
+            is_idle = false;
             continue;
         }
-        if end_ns.is_some() {
+        if is_over {
             break;
         }
         sink.flush()?;
-        if source.wait(signals.as_fd())? {
-            end_ns = Some(wall_ns() + SLACK_NS);
-        }
+        is_over = match until {
+            None => source.wait(Some(signals.as_fd()), None)?,
+            Some(until) => source.wait(None, Some(until))?,
+        };
+        is_idle = true;
     }
     Ok(captured)
 }
@@ -152,12 +159,6 @@ fn is_readable(signals: &Signals) -> bool {
     let mut fds = [PollFd::new(signals, PollFlags::IN)];
     let now = Timespec::default();
     poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
-}
-
-/// Nanoseconds since 1970.
-fn wall_ns() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    u64::try_from(since.unwrap_or_default().as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn tell(captured: u64, counted: Counted, reason: Option<&str>) -> String {

@@ -133,7 +133,7 @@ impl Context {
         let gone = || ErrorBody::plain(ErrorCode::Busy, "the peer is gone");
         let peer = Peer::of(stream).ok_or_else(gone)?;
         let host = |error: io::Error| ErrorBody::plain(ErrorCode::Host, error.to_string());
-        let request = read_request(stream)?;
+        // Before it is heard: who says nothing uses up its own share.
         let held = match peer.operator {
             true => None,
             false => {
@@ -142,6 +142,7 @@ impl Context {
                 Some(holders.take(Share::Captures, peer.uid, max)?)
             }
         };
+        let request = read_request(stream)?;
         let reader = OwnedFd::from(stream.try_clone().map_err(host)?);
         let begun = self.engine.call(&peer, move |engine| {
             engine.start_capture(&peer, request, reader)

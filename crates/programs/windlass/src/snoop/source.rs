@@ -3,8 +3,9 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::time::Instant;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use windlass_api::{
     CAPTURE_SUFFIX, CaptureAnswer, CaptureEnd, CaptureKind, CaptureRequest, CaptureStarted,
@@ -39,6 +40,8 @@ pub(super) struct Source {
     bytes: Vec<u8>,
     /// What the daemon has said and was not read as a line yet.
     said: Vec<u8>,
+    /// We have ended it.
+    is_unwanted: bool,
     /// Why the daemon has ended it.
     reason: Option<String>,
 }
@@ -99,6 +102,7 @@ impl Source {
             ports: Vec::new(),
             bytes: Vec::new(),
             said,
+            is_unwanted: false,
             reason: None,
         })
     }
@@ -125,22 +129,34 @@ impl Source {
         })
     }
 
-    /// Waits until there are frames, or a signal; whether no more frames come.
-    pub(super) fn wait(&mut self, signals: BorrowedFd<'_>) -> Result<bool, Failure> {
+    /// Tells the daemon that no more is wanted: [`Source::wait`] says when it has heard.
+    pub(super) fn end(&mut self) {
+        self.is_unwanted = true;
+        // A connection that is gone says so by itself.
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Write);
+    }
+
+    /// Waits until there are frames, a signal, or it is so late; whether the daemon has ended the capture: no frame comes then that is not there.
+    pub(super) fn wait(
+        &mut self,
+        signals: Option<BorrowedFd<'_>>,
+        until: Option<Instant>,
+    ) -> Result<bool, Failure> {
         if !self.ring.sleeps() {
             return Ok(false);
         }
-        let mut fds = [
-            PollFd::new(&self.socket, PollFlags::IN),
-            PollFd::from_borrowed_fd(signals, PollFlags::IN),
-        ];
-        match poll(&mut fds, None) {
+        let socket = PollFd::new(&self.socket, PollFlags::IN);
+        let signals = signals.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let mut fds: Vec<PollFd<'_>> = [Some(socket), signals].into_iter().flatten().collect();
+        let rest = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let rest = rest.and_then(|rest| Timespec::try_from(rest).ok());
+        match poll(&mut fds, rest.as_ref()) {
             Ok(_) => {}
             Err(Errno::INTR) => return Ok(false),
             Err(errno) => return Err(io::Error::from(errno).into()),
         }
-        let [socket, signals] = fds.map(|fd| !fd.revents().is_empty());
-        Ok(signals || socket && self.hear())
+        let has_said = fds.first().is_some_and(|fd| !fd.revents().is_empty());
+        Ok(has_said && self.hear())
     }
 
     /// Reads what the daemon says; whether that was its last word.
@@ -160,7 +176,9 @@ impl Source {
                 self.reason = Some(ended);
             }
         }
-        if n == 0 && self.reason.is_none() {
+        if self.is_unwanted {
+            self.reason = None;
+        } else if n == 0 && self.reason.is_none() {
             self.reason = Some("the daemon has closed the connection".into());
         }
         n == 0
