@@ -116,6 +116,10 @@ fn offer_buffers(mapping: &Mapping, place: RingPlace, buffers: &Buffers) {
         mapping.store_u64(at, low, Ordering::Relaxed);
         mapping.store_u64(at.saturating_add(8), high, Ordering::Relaxed);
     }
+    offer_all(mapping, place);
+}
+
+fn offer_all(mapping: &Mapping, place: RingPlace) {
     mapping.store_u16(place.head_at() as usize, place.size(), Ordering::Release);
 }
 
@@ -158,6 +162,11 @@ impl Dialogue {
             }
             Message::Connected(name) if self.script.len() == 1 => {
                 self.script.pop_front();
+                if let Some(offer) = &self.offer {
+                    // Some servers set all indices to 0 when they connect (DPDK).
+                    let rings = offer.from_server.iter();
+                    rings.for_each(|ring| offer_all(&offer.mapping, ring.place));
+                }
                 Ok(Some(*name))
             }
             Message::Disconnect(why) => Err(Refusal::Peer(why.reason)),
