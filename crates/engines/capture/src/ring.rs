@@ -32,6 +32,7 @@
 //! # Failure modes
 //! The reader can write to all of it. The worker reads nothing back but `tail` and `asleep`: a tail that is behind the ring's length or
 //! before the head counts as a full ring, and one that lies costs the reader its own records. What it has overwritten it reads itself.
+//! **It can punch holes**: a worker that writes there pays for new pages, a fault for each 4 KiB.
 //!
 //! # Limits
 //! [`RING_BYTES`], [`WORKERS_MAX`], [`PORTS`].
