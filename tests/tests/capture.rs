@@ -78,6 +78,9 @@ impl Snoop {
         let mut errors = self.child.stderr.take().expect("a pipe");
         errors.read_to_string(&mut said).expect("text");
         let code = self.child.wait().expect("a child").code().unwrap_or(-1);
+        let (first, rest) = said.split_once('\n').expect("lines");
+        assert!(first.starts_with("listening on "), "{first}");
+        let said = rest.to_owned();
         (code, said, Capture::read(&self.file))
     }
 

@@ -193,6 +193,14 @@ fn a_taken_path_is_waited_for() {
     passes(&mut one, &mut two, TWO, "d");
 }
 
+/// Makes devices of both VNICs, and opens them.
+fn two_open(daemon: &Daemon) -> [Peer; 2] {
+    ["v0", "v1"].map(|name| {
+        daemon.must(&format!("vnd create {name}"));
+        Peer::connect(socket(daemon, &format!("global/{name}")), 1)
+    })
+}
+
 /// Two devices swap their names in one change, and both programs stay.
 #[test]
 fn open_devices_swap_their_names() {
@@ -200,10 +208,7 @@ fn open_devices_swap_their_names() {
         return;
     };
     let daemon = daemon(&lab);
-    daemon.must("vnd create v0");
-    daemon.must("vnd create v1");
-    let mut one = Peer::connect(socket(&daemon, "global/v0"), 1);
-    let mut two = Peer::connect(socket(&daemon, "global/v1"), 1);
+    let [mut one, mut two] = two_open(&daemon);
     let mut document: Value = serde_json::from_str(&daemon.must("export")).expect("a document");
     for (vnd, name) in [(0, "v1"), (1, "v0")] {
         document["vnds"][vnd]["name"] = name.into();
@@ -445,10 +450,7 @@ fn a_failed_change_takes_devices_back() {
     let daemon = daemon(&lab);
     daemon.must("bridge set br0 addresses-max=16");
     daemon.must("vnic create v2 --bridge br0");
-    daemon.must("vnd create v0");
-    daemon.must("vnd create v1");
-    let mut one = Peer::connect(socket(&daemon, "global/v0"), 1);
-    let mut two = Peer::connect(socket(&daemon, "global/v1"), 1);
+    let [mut one, mut two] = two_open(&daemon);
     passes(&mut one, &mut two, TWO, "a");
     let before = (listed(&daemon), sockets(&daemon));
     let mut document: Value = serde_json::from_str(&daemon.must("export")).expect("a document");
@@ -558,10 +560,7 @@ fn an_upgrade_keeps_names() {
         return;
     };
     let mut daemon = daemon(&lab);
-    daemon.must("vnd create v0");
-    daemon.must("vnd create v1");
-    let mut one = Peer::connect(socket(&daemon, "global/v0"), 1);
-    let mut two = Peer::connect(socket(&daemon, "global/v1"), 1);
+    let [mut one, mut two] = two_open(&daemon);
     daemon.wait_for_state("vnic", "v1", "up");
     daemon.must("vnd destroy v1");
     daemon.upgrade();
@@ -583,10 +582,7 @@ fn traffic_is_counted_as_the_program_sees_it() {
         return;
     };
     let daemon = daemon(&lab);
-    daemon.must("vnd create v0");
-    daemon.must("vnd create v1");
-    let mut one = Peer::connect(socket(&daemon, "global/v0"), 1);
-    let mut two = Peer::connect(socket(&daemon, "global/v1"), 1);
+    let [mut one, mut two] = two_open(&daemon);
     passes(&mut one, &mut two, TWO, "a");
     let stat = |fields: &str| daemon.must(&format!("vnd stat -p -o {fields}"));
     // From an address that is not its own.

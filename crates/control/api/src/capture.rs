@@ -10,7 +10,8 @@
 //! reader <---empty line----- daemon: there are records, and the reader had said that it sleeps
 //! reader <---CaptureEnd----- daemon: why it ends; then the connection ends
 //! ```
-//! The capture ends with the connection, from either side.
+//! The capture ends with the connection, from either side. A reader that wants all there is closes its half only: the daemon ends the capture, so that
+//! no worker writes any more, and then the connection.
 
 use serde::{Deserialize, Serialize};
 

@@ -817,7 +817,9 @@ fn who_asks_first_has_it() {
 /// A guest that always makes new ones keeps those that it uses.
 #[test]
 fn addresses_of_a_guests_choice_are_bounded() {
-    let mut a = Member::alone();
+    let holders = Arc::<Holders>::default();
+    let mut a = Member::new(1, OWN, &holders);
+    let _other = Member::new(2, OTHER, &holders);
     let local = chosen("fe80::".parse().expect("an address"), 99);
     assert!(a.takes(local));
     assert!(a.gets(&advertises(&prefix_option(PREFIX, 64, 0xc0, HOUR))));
@@ -834,6 +836,9 @@ fn addresses_of_a_guests_choice_are_bounded() {
     assert!(a.speaks_for(first) && a.speaks_for(local) && !a.speaks_for(chosen(PREFIX, 2)));
     let last = 100 - CLAIMS_MAX as u64 + 3;
     assert!(!a.speaks_for(chosen(PREFIX, last - 1)) && a.speaks_for(chosen(PREFIX, last)));
+    // A question for what another has costs none of them.
+    let before = a.learner.leases(a.now);
+    assert!(!a.questions(link_local(OTHER)) && a.learner.leases(a.now) == before);
     // Questions alone are bounded, too.
     for id in 1000..1000 + CLAIMS_MAX as u64 {
         assert!(a.questions(chosen(PREFIX, id)), "{id}");

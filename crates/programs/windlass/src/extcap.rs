@@ -66,7 +66,7 @@ pub(crate) fn run(session: &mut Session<'_>, args: ExtcapArgs) -> Result<(), Fai
         buffer: args.buffer,
         filter: words,
     };
-    snoop::run(session, &args)
+    snoop::run(session, &args, false)
 }
 
 /// Options that Wireshark shows.

@@ -68,8 +68,12 @@ trait Sink {
     fn end(&mut self, counted: Counted) -> Result<(), Failure>;
 }
 
-/// Captures until a signal, the number of frames or the end of the link.
-pub(crate) fn run(session: &mut Session<'_>, args: &SnoopArgs) -> Result<(), Failure> {
+/// Captures until a signal, the number of frames or the end of the link. A person is told when it begins.
+pub(crate) fn run(
+    session: &mut Session<'_>,
+    args: &SnoopArgs,
+    is_by_person: bool,
+) -> Result<(), Failure> {
     let what = format!("capture {}", args.link);
     let snap = match args.length {
         None | Some(0) => SNAP,
@@ -94,6 +98,10 @@ pub(crate) fn run(session: &mut Session<'_>, args: &SnoopArgs) -> Result<(), Fai
         Some(path) => Box::new(Files::create(args, snap, source.kind(), path, session.out)?),
         None => Box::new(Lines::new(session.out, args.verbose, args.bytes)),
     };
+    if is_by_person {
+        let told = format!("listening on {}, snapshot length {snap} bytes\n", args.link);
+        io::stderr().write_all(told.as_bytes())?;
+    }
     let captured = capture(&mut source, &mut *sink, &signals, args.count);
     let counted = source.counted();
     let ended = captured.and_then(|captured| {

@@ -90,7 +90,11 @@ impl Table {
             && !ANYCAST.contains(&id)
             && self.life_in(prefix).is_some()
             && !self.holders.has_named(address.into(), 128, self.member);
-        if !may_be || !self.has_room() || !self.holders.claim_free(address.into(), &self.me) {
+        if !may_be || !self.holders.claim_free(address.into(), &self.me) {
+            return false;
+        }
+        if !self.has_room() {
+            self.holders.release(address.into(), &self.me);
             return false;
         }
         self.claims.push(Claim { address, at: now });
