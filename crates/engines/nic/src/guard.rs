@@ -220,10 +220,10 @@ impl Guard {
         for i in 0..frames.len() {
             while let Some(meta) = frames.passing(i) {
                 let (heads, len) = (frames.heads(), meta.len);
-                if passes(named, heads.private(i), len) {
+                let source = heads.src.get(i).copied().unwrap_or(0);
+                if passes(named, heads.private(i), len, source) {
                     break;
                 }
-                let source = heads.src.get(i).copied().unwrap_or(0);
                 match self.judge(named, heads.private(i), len, source) {
                     Ok(Judged::Passes) => break,
                     Ok(Judged::Asks) => {
@@ -269,11 +269,17 @@ impl IngressStage for Guard {
 
 /// Whether a frame is what most are, and passes; false says nothing.
 #[inline(always)]
-fn passes(addresses: Option<&IpNospoof>, bytes: &[u8], len: u32) -> bool {
+fn passes(addresses: Option<&IpNospoof>, bytes: &[u8], len: u32, source: u64) -> bool {
     match plain(bytes, len) {
         Some(IpAddr::V4(source)) => addresses.is_none_or(|a| a.has_v4(source.to_bits())),
         Some(IpAddr::V6(source)) => addresses.is_none_or(|a| a.has_v6(source.to_bits())),
-        None => false,
+        None => match bytes.get(12..42) {
+            Some([0x08, 0x06, arp @ ..]) if len >= 42 => {
+                let arp = arp.first_chunk();
+                arp.is_some_and(|arp| addresses.is_none_or(|a| a.allow_arp(arp, source)))
+            }
+            _ => false,
+        },
     }
 }
 

@@ -110,15 +110,16 @@ impl IpNospoof {
                     Some(number) => self.allow_icmp6(packet, source, number),
                 }
             }
-            Kind::Arp => Ok(self.allow_arp(packet)),
+            Kind::Arp => Ok(packet
+                .ip(0)
+                .is_some_and(|arp| self.allow_arp(arp, packet.source))),
             _ => Ok(true),
         }
     }
 
-    fn allow_arp(&self, packet: &Packet<'_>) -> bool {
-        let Some(arp) = packet.ip::<28>(0) else {
-            return false;
-        };
+    /// ARP of a member whose frame comes from `source`.
+    #[inline(always)]
+    pub(super) fn allow_arp(&self, arp: &[u8; 28], source: u64) -> bool {
         let &[h0, h1, p0, p1, hlen, plen, high, operation, ref rest @ ..] = arp;
         let &[
             a,
@@ -147,7 +148,7 @@ impl IpNospoof {
             u32::from_be_bytes([t0, t1, t2, t3]),
         );
         [h0, h1, p0, p1, hlen, plen, high] == ARP
-            && word([a, b, c, d, e, f]) == packet.source
+            && word([a, b, c, d, e, f]) == source
             && match operation {
                 REQUEST if sender == 0 => target != 0 && self.has_v4(target),
                 REQUEST | REPLY => sender != 0 && self.has_v4(sender),
