@@ -243,8 +243,10 @@ pub fn parse(bytes: &[u8], len: u32) -> Layers {
 pub fn plain(bytes: &[u8], len: u32) -> Option<&[u8; 54]> {
     let head: &[u8; 54] = bytes.first_chunk()?;
     let ports = head[23] == proto::TCP || head[23] == proto::UDP;
-    let simple = u32::from_be_bytes([head[12], head[13], head[14], head[20] & 0x3f]);
-    if simple != 0x0800_4500 || head[21] != 0 || !ports {
+    // Each a load: the type, version and length of the header; the fragment's bits and offset.
+    let kind = u32::from_le_bytes([head[12], head[13], head[14], head[15]]) & 0x00ff_ffff;
+    let part = u16::from_le_bytes([head[20], head[21]]) & 0xff3f;
+    if kind != 0x0045_0008 || part != 0 || !ports {
         return None;
     }
     let total = u16::from_be_bytes([head[16], head[17]]);

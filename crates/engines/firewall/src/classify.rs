@@ -493,7 +493,7 @@ impl Table {
         let (c0, c1, c2) = (f0.class(c0)?, f1.class(c1)?, f2.class(c2)?);
         let (c3, c4) = (f3.class(c3)?, f4.class(c4)?);
         let mut best = NONE;
-        for s in 0..SUMMARY {
+        for s in 0..self.rules.len().div_ceil(64 * 64).min(SUMMARY) {
             let all = [c0, c1, c2, c3, c4].map(|class| class.nonzero.get(s).copied());
             let mut words = all
                 .into_iter()

@@ -51,6 +51,7 @@
     clippy::panic
 )]
 
+mod burst;
 mod classify;
 mod count;
 mod packet;

@@ -152,32 +152,85 @@ impl Packet {
     }
 }
 
-/// What most frames are, read at once: whole TCP segments and UDP datagrams over IPv4 without options. None says nothing.
+/// The first bytes of what most frames are: whole TCP segments and UDP datagrams over IPv4 without options.
+pub(crate) type Plain = [u8; 54];
+
+/// The transport protocol.
 #[inline(always)]
-pub(crate) fn plain(bytes: &[u8], len: u32) -> Option<Packet> {
-    let head = parse::plain(bytes, len)?;
-    let [.., a, b, c, d, e, f, g, h, s0, s1, t0, t1] = *head.first_chunk::<38>()?;
-    let protocol = head[23];
+pub(crate) const fn protocol(head: &Plain) -> u8 {
+    head[23]
+}
+
+/// Both addresses, the source's first, and both ports.
+#[inline(always)]
+pub(crate) fn ends(head: &Plain) -> (u64, u32) {
+    let [
+        ..,
+        a0,
+        a1,
+        a2,
+        a3,
+        a4,
+        a5,
+        a6,
+        a7,
+        p0,
+        p1,
+        p2,
+        p3,
+        _,
+        _,
+        _,
+        _,
+        _,
+        _,
+        _,
+        _,
+        _,
+        _,
+        _,
+        _,
+        _,
+        _,
+        _,
+        _,
+    ] = *head;
+    let addresses = u64::from_be_bytes([a0, a1, a2, a3, a4, a5, a6, a7]);
+    (addresses, u32::from_be_bytes([p0, p1, p2, p3]))
+}
+
+/// The flags of a TCP segment, and what it says without options.
+#[inline(always)]
+pub(crate) fn segment(head: &Plain) -> (u8, Segment) {
+    let total = u16::from_be_bytes([head[16], head[17]]);
+    let size = (head[46] >> 4) << 2;
+    let payload = u32::from(total).wrapping_sub(u32::from(size).wrapping_add(20));
+    let header = head.last_chunk().unwrap_or(&[0; 20]);
+    (head[47], Segment::of(header, payload))
+}
+
+/// Such a frame. None says nothing.
+fn plain(bytes: &[u8], len: u32) -> Option<Packet> {
+    let head: &Plain = parse::plain(bytes, len)?;
+    let protocol = protocol(head);
     let (mut flags, mut segment) = (0, Segment::default());
     if protocol == proto::TCP {
-        let total = u16::from_be_bytes([head[16], head[17]]);
-        let size = (head[46] >> 4) << 2;
-        let payload = u32::from(total).wrapping_sub(u32::from(size).wrapping_add(20));
-        let header: &[u8; 20] = head.last_chunk()?;
-        (flags, segment) = (head[47], Segment::of(header, payload));
+        (flags, segment) = self::segment(head);
         if flags & flag::SYN != 0 {
-            segment.scale = scale(bytes, 34, size.into());
+            segment.scale = scale(bytes, 34, usize::from(head[46] >> 4) << 2);
         }
     }
-    let (from, to) = (
-        u32::from_be_bytes([a, b, c, d]),
-        u32::from_be_bytes([e, f, g, h]),
-    );
+    let (addresses, ports) = ends(head);
     Some(Packet {
-        ports: (u16::from_be_bytes([s0, s1]), u16::from_be_bytes([t0, t1])),
+        ports: ((ports >> 16) as u16, ports as u16),
         flags,
         segment,
-        ..Packet::new(Family::V4, protocol, from.into(), to.into())
+        ..Packet::new(
+            Family::V4,
+            protocol,
+            (addresses >> 32).into(),
+            (addresses as u32).into(),
+        )
     })
 }
 

@@ -7,10 +7,22 @@
 /// Keys of a node.
 const NODE: usize = 16;
 
+/// How many keys of a node, in ascending order, are not above a number. Five comparisons without a branch.
+#[inline(always)]
+fn not_above<K: Copy + Ord>(node: &[K; NODE], number: K) -> usize {
+    let is_not_above = |at: usize| node.get(at % NODE).is_some_and(|key| *key <= number);
+    let mut count = 0usize;
+    for step in [8, 4, 2, 1] {
+        let last = count.wrapping_add(step).wrapping_sub(1);
+        count = count.wrapping_add(usize::from(is_not_above(last)).wrapping_mul(step));
+    }
+    count.wrapping_add(usize::from(is_not_above(count)))
+}
+
 /// Intervals with a value each.
 #[derive(Debug)]
 pub(crate) struct Search<K> {
-    /// From the root to the leaves, padded to whole nodes.
+    /// From the root to the leaves, padded to whole nodes; none for one interval.
     levels: Vec<Vec<[K; NODE]>>,
     /// By interval.
     values: Vec<u32>,
@@ -22,7 +34,7 @@ impl<K: Copy + Ord> Search<K> {
         let values = starts.iter().map(|(_, value)| *value).collect();
         let mut keys: Vec<K> = starts.iter().map(|(start, _)| *start).collect();
         let mut levels = Vec::new();
-        loop {
+        while keys.len() > 1 {
             let nodes: Vec<[K; NODE]> = keys
                 .chunks(NODE)
                 .map(|chunk| {
@@ -36,11 +48,7 @@ impl<K: Copy + Ord> Search<K> {
                 .iter()
                 .filter_map(|node| node.first().copied())
                 .collect();
-            let is_root = nodes.len() <= 1;
             levels.push(nodes);
-            if is_root {
-                break;
-            }
         }
         levels.reverse();
         Search { levels, values }
@@ -53,9 +61,7 @@ impl<K: Copy + Ord> Search<K> {
         for level in &self.levels {
             // Padding is the largest number, which may be asked for.
             let node = level.get(index.min(level.len().wrapping_sub(1)));
-            let not_above = node.map_or(1, |node| {
-                node.iter().map(|key| usize::from(*key <= number)).sum()
-            });
+            let not_above = node.map_or(1, |node| not_above(node, number));
             index = index
                 .wrapping_mul(NODE)
                 .wrapping_add(not_above)

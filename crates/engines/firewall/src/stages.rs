@@ -7,6 +7,7 @@ use windlass_nic::{EgressStage, Entering, IngressStage, Leaving};
 use windlass_rules::{Action, Direction, State};
 use windlass_stats::Drop;
 
+use crate::burst::Burst;
 use crate::count::Marks;
 use crate::packet::{self, Packet, Seen};
 use crate::policy::{Policy, Said};
@@ -79,17 +80,7 @@ impl Firewall {
     }
 
     /// Decides about a frame of `len` bytes, of which these are private.
-    #[inline]
     pub fn judge(&self, tracker: &mut Tracker, now: Tick, bytes: &[u8], len: u32) -> Decision {
-        match packet::plain(bytes, len) {
-            Some(packet) => self.decide(tracker, now, packet, len),
-            None => self.any(tracker, now, bytes, len),
-        }
-    }
-
-    /// Decides about a frame whatever it is.
-    #[inline(never)]
-    fn any(&self, tracker: &mut Tracker, now: Tick, bytes: &[u8], len: u32) -> Decision {
         match packet::read(bytes, len) {
             Seen::Free => Decision::Accept,
             Seen::Unreadable => Decision::Drop,
@@ -97,19 +88,17 @@ impl Firewall {
             Seen::Packet(packet) if packet.part.is_some() || packet.icmp.is_some() => {
                 self.rare(tracker, now, &packet, bytes, len)
             }
-            Seen::Packet(packet) => self.decide(tracker, now, packet, len),
+            Seen::Packet(packet) => self.decide(tracker, now, &packet, len),
         }
     }
 
-    /// The packet is given by value: most times its fields never leave the registers.
-    #[inline(always)]
-    fn decide(&self, tracker: &mut Tracker, now: Tick, packet: Packet, len: u32) -> Decision {
+    fn decide(&self, tracker: &mut Tracker, now: Tick, packet: &Packet, len: u32) -> Decision {
         let (policy, direction) = (&*self.policy, self.direction);
         let moment = moment(now.0);
-        let found = tracker.look(direction, &packet, moment, policy.generation);
+        let found = tracker.look(direction, packet, moment, policy.generation);
         if let (Some(slot), Some(decided)) = (found.slot, found.decided) {
             if decided.accepts()
-                && !tracker.go_on(slot, direction, &packet, moment)
+                && !tracker.go_on(slot, direction, packet, moment)
                 && policy.has_states()
             {
                 return Decision::Outside;
@@ -131,11 +120,11 @@ impl Firewall {
         &self,
         tracker: &mut Tracker,
         tick: Tick,
-        packet: Packet,
+        packet: &Packet,
         len: u32,
         found: Found,
     ) -> (Decision, Marks) {
-        let (policy, direction, packet) = (&*self.policy, self.direction, &packet);
+        let (policy, direction) = (&*self.policy, self.direction);
         let Found { slot, state, .. } = found;
         let is_outside = slot.is_some_and(|slot| tracker.is_outside(slot, direction, packet));
         if is_outside && policy.has_states() {
@@ -265,7 +254,7 @@ impl Firewall {
         } else {
             tracker.look(direction, packet, now, generation)
         };
-        let (decision, marks) = self.ask(tracker, tick, *packet, len, found);
+        let (decision, marks) = self.ask(tracker, tick, packet, len, found);
         if packet.part.is_some() {
             let is_accepted = decision == Decision::Accept;
             let number = policy.counts.number(marks).unwrap_or(0);
@@ -289,10 +278,10 @@ impl Firewall {
 impl IngressStage for Firewall {
     fn leave(&self, frames: &mut Leaving<'_>) {
         let (mut tracker, now) = (self.lock(), frames.heads().now);
-        for i in 0..frames.len() {
-            while let Some(meta) = frames.passing(i) {
-                let len = meta.len;
-                let bytes = frames.heads().private(i);
+        let mut burst = Burst::<true>::new(&self.policy, now);
+        burst.seek(&tracker, frames.len(), |i| frames.private(i));
+        while let Some(i) = burst.follow(&mut tracker, |i| frames.private(i)) {
+            while let Some((bytes, len)) = frames.private(i) {
                 let reason = match self.judge(&mut tracker, now, bytes, len) {
                     Decision::Accept => break,
                     Decision::Reject => {
@@ -319,7 +308,9 @@ impl EgressStage for Firewall {
             return;
         }
         let mut tracker = self.lock();
-        for k in 0..frames.len() {
+        let mut burst = Burst::<false>::new(&self.policy, now);
+        burst.seek(&tracker, frames.len(), |k| frames.private(k));
+        while let Some(k) = burst.follow(&mut tracker, |k| frames.private(k)) {
             let Some((bytes, len)) = frames.private(k) else {
                 continue;
             };

@@ -32,7 +32,7 @@
 use windlass_rules::{Direction, Family, State};
 use windlass_wire::ether::proto;
 
-use crate::packet::{Packet, Segment, flag};
+use crate::packet::{self, Packet, Plain, Segment, flag};
 use crate::tell::Bucket;
 use crate::window::Side;
 
@@ -76,9 +76,8 @@ enum Phase {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(C, packed(2))]
 struct Key {
-    /// The guest's address.
-    local: [u64; 2],
-    remote: [u64; 2],
+    /// Both addresses, the guest's first; of IPv4 in the first word.
+    addresses: [u64; 4],
     /// Ports, the guest's first; twice an identifier; the number of a packet in parts.
     ports: u32,
     protocol: u8,
@@ -168,6 +167,18 @@ impl Found {
     }
 }
 
+/// A plain packet and its connection.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Next {
+    /// Bytes of its frame.
+    pub(crate) len: u32,
+    slot: u32,
+    protocol: u8,
+    /// Those of TCP, and what else it says.
+    flags: u8,
+    segment: Segment,
+}
+
 /// Tags that are compared at once, and the bits of each.
 const LANES: usize = 4;
 const LANE_BITS: usize = 16;
@@ -220,6 +231,8 @@ pub struct Tracker {
     pub(crate) answers: Bucket,
     /// What rules may log.
     pub(crate) events: Bucket,
+    /// Entries that were made; wraps.
+    pub(crate) made: u32,
     seeds: [u64; 2],
     tags: Vec<[Tags; WAYS / LANES]>,
     entries: Vec<Entry>,
@@ -276,9 +289,18 @@ pub(crate) const fn is_error(family: Family, kind: u8) -> bool {
     }
 }
 
+/// The addresses of a key.
 #[inline(always)]
-const fn halves(address: u128) -> [u64; 2] {
-    [address as u64, (address >> 64) as u64]
+const fn words(family: Family, first: u128, second: u128) -> [u64; 4] {
+    match family {
+        Family::V4 => [(first as u64) << 32 | second as u32 as u64, 0, 0, 0],
+        Family::V6 => [
+            first as u64,
+            (first >> 64) as u64,
+            second as u64,
+            (second >> 64) as u64,
+        ],
+    }
 }
 
 impl Key {
@@ -303,12 +325,35 @@ impl Key {
             None => return None,
         };
         Some(Key {
-            local: halves(local),
-            remote: halves(remote),
+            addresses: words(packet.family, local, remote),
             ports: u32::from(ports.0) << 16 | u32::from(ports.1),
             protocol: packet.protocol,
             kind,
         })
+    }
+
+    /// The name of a plain packet's connection.
+    #[inline(always)]
+    fn of_plain(direction: Direction, head: &Plain) -> Key {
+        let (addresses, ports) = packet::ends(head);
+        // Both are swapped as wholes.
+        let (addresses, ports) = match direction {
+            Direction::In => (addresses.rotate_left(32), ports.rotate_left(16)),
+            Direction::Out => (addresses, ports),
+        };
+        Key {
+            addresses: [addresses, 0, 0, 0],
+            ports,
+            protocol: packet::protocol(head),
+            kind: 0,
+        }
+    }
+
+    /// Whether it is this one of IPv4.
+    #[inline(always)]
+    const fn is_v4(&self, other: &Key) -> bool {
+        let ([a, ..], [b, ..]) = (self.addresses, other.addresses);
+        a == b && self.ports == other.ports && self.protocol == other.protocol && self.kind == 0
     }
 
     /// The name of a packet that comes in parts.
@@ -320,8 +365,7 @@ impl Key {
             0
         };
         Key {
-            local: halves(packet.from),
-            remote: halves(packet.to),
+            addresses: words(packet.family, packet.from, packet.to),
             ports: number,
             // IPv6 tells packets apart without it (RFC 8200, section 4.5).
             protocol: if v4 { packet.protocol } else { 0 },
@@ -339,6 +383,7 @@ impl Tracker {
         Tracker {
             answers: Bucket::default(),
             events: Bucket::default(),
+            made: 0,
             seeds,
             tags: vec![[Tags(0); WAYS / LANES]; buckets],
             entries: vec![Entry::default(); entries],
@@ -356,13 +401,12 @@ impl Tracker {
     #[inline(always)]
     fn place(&self, key: &Key) -> (usize, u16) {
         let [s0, s1] = self.seeds;
-        let ([l0, l1], [r0, r1]) = (key.local, key.remote);
+        let [a0, a1, a2, a3] = key.addresses;
         let ports = u64::from(key.ports) << 16 | u64::from(key.protocol) << 8 | u64::from(key.kind);
-        let mut hash = fold(l0 ^ s0, r0 ^ s1);
+        let mut hash = fold(a0 ^ s0, ports ^ s1);
         if key.kind & V6 != 0 {
-            hash ^= fold(l1 ^ s1 ^ hash, r1 ^ s0);
+            hash = fold(hash ^ a1, a2 ^ s1) ^ a3;
         }
-        let hash = fold(hash ^ s1, ports ^ s0 | 1 << 63);
         let hash = fold(hash, s0 | 1);
         let mask = self.tags.len().wrapping_sub(1);
         (hash as usize & mask, (hash >> 48) as u16 | 1)
@@ -371,6 +415,68 @@ impl Tracker {
     #[inline(always)]
     fn slot_of(bucket: usize, way: usize) -> usize {
         bucket.wrapping_mul(WAYS).wrapping_add(way)
+    }
+
+    /// The entry of a [plain](crate::packet::plain) packet's connection, if it lives. Loads what [`Tracker::follow`] will need.
+    #[inline(always)]
+    pub(crate) fn seek(
+        &self,
+        direction: Direction,
+        head: &Plain,
+        now: Moment,
+        len: u32,
+    ) -> Option<Next> {
+        let key = Key::of_plain(direction, head);
+        let (bucket, tag) = self.place(&key);
+        let way = way_with(self.tags.get(bucket)?, tag, |way| {
+            let entry = self.entries.get(Self::slot_of(bucket, way));
+            entry.is_some_and(|entry| entry.key.is_v4(&key) && entry.lives(now))
+        })?;
+        let slot = Self::slot_of(bucket, way);
+        let (flags, segment) = packet::segment(head);
+        std::hint::black_box(self.sides.get(slot)?[0].is_unheard());
+        Some(Next {
+            slot: slot as u32,
+            len,
+            protocol: key.protocol,
+            flags,
+            segment,
+        })
+    }
+
+    /// Notes the next plain packet of a connection, if nothing but that is to be done: it passes, as others before it did. None, and nothing is
+    /// noted, says nothing.
+    #[inline(always)]
+    pub(crate) fn follow(
+        &mut self,
+        next: &Next,
+        direction: Direction,
+        (now, generation): (Moment, u64),
+    ) -> Option<Decided> {
+        let (slot, segment) = (next.slot as usize, &next.segment);
+        let entry = self.entries.get_mut(slot)?;
+        let decided = *entry.decided.get(index(direction))?;
+        let state = entry.state(direction, false);
+        if !decided.is_about(generation, state) || !decided.accepts() {
+            return None;
+        }
+        if next.protocol == proto::TCP {
+            let marks = flag::SYN | flag::RST | flag::FIN | flag::ACK;
+            let (own, other) = sides(self.sides.get_mut(slot)?, direction);
+            // The flags are a constant here, so that what they decide is not asked again.
+            let is_next = next.flags & marks == flag::ACK
+                && !own.is_unheard()
+                && !other.is_unheard()
+                && own.fits(other, segment, flag::ACK);
+            if !is_next {
+                return None;
+            }
+            own.note(other, segment, flag::ACK, (false, false));
+            entry.advance(direction, flag::ACK, now);
+        } else {
+            entry.go_on(direction, proto::UDP, now);
+        }
+        Some(decided)
     }
 
     /// The entry of a key, if it lives.
@@ -416,12 +522,7 @@ impl Tracker {
             };
         };
         let is_begin = is_tcp && packet.flags & (flag::SYN | flag::ACK) == flag::SYN;
-        let is_first = entry.is_origin(direction) && entry.phase == Phase::Opening;
-        let state = if is_begin || is_first {
-            State::New
-        } else {
-            State::Established
-        };
+        let state = entry.state(direction, is_begin);
         let decided = entry.decided.get(index(direction)).copied();
         let decided = decided.filter(|decided| decided.is_about(generation, state));
         Found {
@@ -459,22 +560,13 @@ impl Tracker {
                 now,
             );
         }
-        let Some(entry) = self.entries.get_mut(slot as usize) else {
-            return true;
-        };
-        if !entry.is_origin(direction) {
-            entry.phase = Phase::Open;
+        if let Some(entry) = self.entries.get_mut(slot as usize) {
+            entry.go_on(direction, packet.protocol, now);
         }
-        let life = match entry.phase {
-            Phase::Open => open_life(packet.protocol),
-            _ => OPENING,
-        };
-        entry.until = now.wrapping_add(life);
         true
     }
 
-    /// The same for TCP. Apart, so that other packets do not pay for its registers.
-    #[inline(never)]
+    /// The same for TCP.
     fn go_on_tcp(
         &mut self,
         slot: u32,
@@ -488,18 +580,6 @@ impl Tracker {
         else {
             return true;
         };
-        let (own, other) = sides(pair, direction);
-        let marks = flags & (flag::SYN | flag::RST | flag::FIN | flag::ACK);
-        let is_heard = !own.is_unheard() && !other.is_unheard();
-        if marks == flag::ACK && !is_part && is_heard {
-            // Most segments. The flags are a constant here, so that what they decide is not asked again.
-            let fits = own.fits(other, &segment, flag::ACK);
-            if fits {
-                own.note(other, &segment, flag::ACK, (false, false));
-                entry.advance(direction, flag::ACK, now);
-            }
-            return fits;
-        }
         let fits = entry.fits(pair, direction, flags, &segment);
         if fits {
             entry.step_tcp(pair, direction, (flags, is_part), &segment, now);
@@ -625,6 +705,7 @@ impl Tracker {
             .or_else(|| self.way_to_free(bucket, now))
             .ok_or(Full)?;
         let slot = Self::slot_of(bucket, way);
+        self.made = self.made.wrapping_add(1);
         *self.entries.get_mut(slot).ok_or(Full)? = entry;
         let word = self
             .tags
@@ -677,6 +758,29 @@ impl Entry {
     #[inline(always)]
     fn is_origin(&self, direction: Direction) -> bool {
         (direction == Direction::Out) == (self.flags & BEGUN_OUT != 0)
+    }
+
+    /// The state of a packet; `is_begin`: of one that begins a connection, whatever is known.
+    #[inline(always)]
+    fn state(&self, direction: Direction, is_begin: bool) -> State {
+        let is_first = self.is_origin(direction) && self.phase == Phase::Opening;
+        match is_begin || is_first {
+            true => State::New,
+            false => State::Established,
+        }
+    }
+
+    /// Notes an accepted packet of a connection that is not TCP's.
+    #[inline(always)]
+    fn go_on(&mut self, direction: Direction, protocol: u8, now: Moment) {
+        if !self.is_origin(direction) {
+            self.phase = Phase::Open;
+        }
+        let life = match self.phase {
+            Phase::Open => open_life(protocol),
+            _ => OPENING,
+        };
+        self.until = now.wrapping_add(life);
     }
 
     /// Whether a segment answers a SYN that the other side sent when there was this entry.

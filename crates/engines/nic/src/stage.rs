@@ -53,6 +53,7 @@ impl<'a> Leaving<'a> {
     }
 
     /// Frames, whatever becomes of them.
+    #[inline]
     pub fn len(&self) -> usize {
         self.heads.n.min(BURST)
     }
@@ -83,6 +84,13 @@ impl<'a> Leaving<'a> {
     pub fn passing(&self, i: usize) -> Option<&Meta> {
         let passes = i < self.len() && self.heads.verdict.get(i) == Some(&Verdict::NONE);
         self.heads.meta.get(i).filter(|_| passes)
+    }
+
+    /// The private bytes of a frame that still passes, and its length.
+    #[inline]
+    pub fn private(&self, i: usize) -> Option<(&[u8], u32)> {
+        let len = self.passing(i)?.len;
+        Some((self.heads.private(i), len))
     }
 
     /// Gives a frame its verdict, if it has none.
@@ -157,6 +165,7 @@ impl<'a> Entering<'a> {
     }
 
     /// What is known of a frame that still passes.
+    #[inline]
     pub fn passing(&self, k: usize) -> Option<&Meta> {
         let passes = self.fates.get(k) == Some(&Fate::Pass);
         let pick = self.picks.get(k).filter(|_| passes)?;
