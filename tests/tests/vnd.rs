@@ -258,6 +258,42 @@ fn a_device_ends_with_its_vnic() {
     daemon.must("bridge delete br1");
 }
 
+/// A document that destroys an open device and gives its VNIC to a TAP ends the connection. A change that does not speak of the device, which
+/// has no name any more, is refused until its program has left.
+#[test]
+fn an_open_device_gives_way() {
+    let Some(lab) = Lab::start("an_open_device_gives_way") else {
+        return;
+    };
+    let daemon = daemon(&lab);
+    daemon.must("vnd create v0");
+    let mut one = Peer::connect(socket(&daemon, "global/v0"), 1);
+    daemon.wait_for_state("vnic", "v0", "up");
+    let mut document: Value = serde_json::from_str(&daemon.must("export --json")).expect("JSON");
+    document["vnds"] = json!([]);
+    let vnics = document["vnics"].as_array_mut().expect("VNICs");
+    let v0 = vnics.iter_mut().find(|vnic| vnic["name"] == "v0");
+    v0.expect("v0")["attach"] = json!({"kind": "tap", "name": "t0"});
+    let path = lab.directory().join("one.json");
+    fs::write(&path, document.to_string()).expect("room");
+    daemon.must(&format!("apply {}", path.display()));
+    until("the connection has ended", || one.has_ended());
+    daemon.wait_for_state("vnic", "v0", "up");
+    assert_eq!(listed(&daemon), "");
+
+    daemon.must("vnd create v1");
+    let mut two = Peer::connect(socket(&daemon, "global/v1"), 1);
+    daemon.wait_for_state("vnic", "v1", "up");
+    daemon.must("vnd destroy v1");
+    let error = daemon.refuses(1, "vnic set v1 --attach tap,name=t1");
+    assert!(error.contains("was destroyed and is open"), "{error}");
+    assert!(!two.has_ended());
+    drop(two);
+    until("it has ended", || listed(&daemon).is_empty());
+    daemon.must("vnic set v1 --attach tap,name=t1");
+    daemon.wait_for_state("vnic", "v1", "up");
+}
+
 /// The name of a device that was destroyed while it was open can be another device's at once, and the two are not mistaken for
 /// each other.
 #[test]
