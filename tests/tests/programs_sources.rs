@@ -2,7 +2,7 @@
 //! under `windlass run`, with both ends of each connection accelerated.
 //!
 //! `scripts/suites` fetches and builds them. Each part of a suite runs once accelerated. A part that fails is run on the
-//! kernel: it counts unless it fails there as well, in one of [`KERNEL_RUNS`] runs.
+//! kernel: it counts unless it fails there as well.
 
 mod running;
 
@@ -12,8 +12,6 @@ use std::process::{Command, Stdio};
 use running::{House, Pairing, Side, find, must, soaks};
 use windlass_tests::skip;
 
-/// How often the kernel has to pass a part that failed accelerated.
-const KERNEL_RUNS: usize = 3;
 /// Seconds that a part may take.
 const PART_SECONDS: &str = "400";
 const SPIN_US: u32 = 20;
@@ -134,39 +132,11 @@ fn compare(
     joined_min: u64,
     line: fn(&str) -> String,
 ) {
-    let Some([plain, ours]) = houses(test, &place) else {
-        return;
-    };
-    let mut wrong = Vec::new();
-    let mut unusable = Vec::new();
-    for part in parts {
-        let (is_good, told) = passes(&ours, &line(part));
-        if is_good {
-            continue;
-        }
-        if (0..KERNEL_RUNS).all(|_| passes(&plain, &line(part)).0) {
-            let tail: Vec<_> = told.lines().rev().take(30).collect();
-            let tail: Vec<_> = tail.into_iter().rev().collect();
-            wrong.push(format!("{part}:\n{}", tail.join("\n")));
-        } else {
-            unusable.push(part.as_str());
-        }
+    if let Some(houses) = houses(test, &place) {
+        running::compare(test, &houses, parts, joined_min, |house, part| {
+            passes(house, &line(part))
+        });
     }
-    let counted = ours.counted(Side::Server);
-    let of = |name: &str| counted.get(name).copied().unwrap_or(0);
-    println!(
-        "{test}: {} parts, fail on the kernel too: {unusable:?}, joined: {}, bytes by ring: {}, by kernel: {}",
-        parts.len(),
-        of("joined"),
-        of("ring_tx_bytes"),
-        of("kernel_tx_bytes"),
-    );
-    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
-    assert!(
-        unusable.len() * 4 < parts.len(),
-        "too many parts fail on the kernel: {unusable:?}"
-    );
-    assert!(of("joined") >= joined_min, "nothing was accelerated");
 }
 
 /// Names as owned text.

@@ -457,6 +457,50 @@ impl Drop for Running {
     }
 }
 
+/// How often the kernel has to pass a part that failed accelerated.
+const KERNEL_RUNS: usize = 3;
+
+/// Runs each part of a suite accelerated. One that fails is run on the kernel, and may fail only if it does so there, too. At least `joined_min`
+/// connections must have joined.
+pub fn compare(
+    test: &str,
+    [plain, ours]: &[House; 2],
+    parts: &[String],
+    joined_min: u64,
+    passes: impl Fn(&House, &str) -> (bool, String),
+) {
+    let mut wrong = Vec::new();
+    let mut unusable = Vec::new();
+    for part in parts {
+        let (is_good, told) = passes(ours, part);
+        if is_good {
+            continue;
+        }
+        if (0..KERNEL_RUNS).all(|_| passes(plain, part).0) {
+            let tail: Vec<_> = told.lines().rev().take(30).collect();
+            let tail: Vec<_> = tail.into_iter().rev().collect();
+            wrong.push(format!("{part}:\n{}", tail.join("\n")));
+        } else {
+            unusable.push(part.as_str());
+        }
+    }
+    let counted = ours.counted(Side::Server);
+    let of = |name: &str| counted.get(name).copied().unwrap_or(0);
+    println!(
+        "{test}: {} parts, fail on the kernel too: {unusable:?}, joined: {}, bytes by ring: {}, by kernel: {}",
+        parts.len(),
+        of("joined"),
+        of("ring_tx_bytes"),
+        of("kernel_tx_bytes"),
+    );
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+    assert!(
+        unusable.len() * 4 < parts.len(),
+        "too many parts fail on the kernel: {unusable:?}"
+    );
+    assert!(of("joined") >= joined_min, "nothing was accelerated");
+}
+
 /// Runs a client to its end, feeding it; it must succeed. Gives what it printed.
 pub fn must(mut command: Command, input: &[u8]) -> String {
     let shown = format!("{:?}", command.get_args().collect::<Vec<_>>());
