@@ -159,6 +159,20 @@ impl Heads {
         self.claimed |= !claim.is_none();
     }
 
+    /// So many bytes of every frame stand in its snapshot behind [`HEADROOM`], where a port has put them; 0 if a frame was moved.
+    #[inline]
+    pub fn reach(&self) -> usize {
+        if self.deep_used != 0 {
+            return 0;
+        }
+        let (mut least, mut moved) = (SNAP as u16, 0);
+        for m in self.meta.iter().take(self.n) {
+            least = least.min(m.have);
+            moved |= m.at ^ HEADROOM as u8;
+        }
+        if moved == 0 { least.into() } else { 0 }
+    }
+
     /// The private bytes of frame `i`.
     #[inline(always)]
     pub fn private(&self, i: usize) -> &[u8] {
@@ -302,10 +316,12 @@ mod tests {
         f.extend([0xaa; 46]);
         let mut h = with_frame(&f);
         (h.meta[0].off, h.meta[0].l2) = (Offload::needing_csum(38, 16), 18);
+        assert_eq!(h.reach(), 64);
         assert_eq!(h.dst[0], 0x0605_0403_0201);
         assert_eq!(h.src[0], 0x0c0b_0a09_0807);
         assert_eq!(h.kind[0], 0x8100_u16.swap_bytes());
         h.pop_tag(0);
+        assert_eq!(h.reach(), 0);
         assert_eq!(
             &h.private(0)[..14],
             &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 8, 0]

@@ -24,6 +24,11 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// The largest object that is mapped for a peer, in bytes: all that a guest may have.
 pub const MAP_BYTES_MAX: u64 = 512 << 30;
 
+/// Ordinary pages.
+const PLAIN: MemfdFlags = MemfdFlags::CLOEXEC.union(MemfdFlags::ALLOW_SEALING);
+/// The size stays.
+const SIZE: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
+
 /// Why memory could not be mapped.
 #[derive(Debug, Error)]
 pub enum MapError {
@@ -103,28 +108,47 @@ impl Mapping {
                 | MemfdFlags::ALLOW_SEALING
                 | MemfdFlags::HUGETLB
                 | MemfdFlags::HUGE_2MB;
-            if let Ok(made) = Self::create_with(name, round, flags, true) {
+            if let Ok(made) = Self::create_with(name, round, flags, SIZE | SealFlags::SEAL) {
                 return Ok(made);
             }
         }
-        Self::create_with(
-            name,
-            len,
-            MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
-            false,
-        )
+        Self::create_with(name, len, PLAIN, SIZE | SealFlags::SEAL)
+    }
+
+    /// The same in ordinary pages, for a peer that has to be kept from punching holes: once it has mapped the memory,
+    /// [`Mapping::close`] is called.
+    ///
+    /// # Errors
+    /// As [`Mapping::create`].
+    pub fn create_open(name: &str, len: usize) -> Result<(Mapping, OwnedFd), MapError> {
+        if len == 0 {
+            return Err(MapError::Length(0));
+        }
+        Self::create_with(name, len, PLAIN, SIZE)
+    }
+
+    /// Seals memory of [`Mapping::create_open`]: whoever has mapped it writes on, but nobody maps it to write any more, and no page is ever
+    /// taken out of it again. Those that were are put back now.
+    ///
+    /// # Errors
+    /// [`MapError::System`]: among others, if the peer has sealed it otherwise before.
+    pub fn close(&self, fd: BorrowedFd<'_>) -> Result<(), MapError> {
+        fcntl_add_seals(fd, SealFlags::FUTURE_WRITE | SealFlags::SEAL)
+            .map_err(|e| MapError::System("F_ADD_SEALS", e))?;
+        self.populate();
+        Ok(())
     }
 
     fn create_with(
         name: &str,
         len: usize,
         flags: MemfdFlags,
-        huge: bool,
+        seals: SealFlags,
     ) -> Result<(Mapping, OwnedFd), MapError> {
+        let huge = flags.contains(MemfdFlags::HUGETLB);
         let fd = memfd_create(name, flags).map_err(|e| MapError::System("memfd_create", e))?;
         ftruncate(&fd, len as u64).map_err(|e| MapError::System("ftruncate", e))?;
-        fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
-            .map_err(|e| MapError::System("F_ADD_SEALS", e))?;
+        fcntl_add_seals(&fd, seals).map_err(|e| MapError::System("F_ADD_SEALS", e))?;
         let base = map(
             fd.as_fd(),
             len,
@@ -392,6 +416,57 @@ mod tests {
         assert!(!ours.read(8190, &mut got) && !ours.write(u64::MAX, b"x"));
         assert_eq!(ours.load_u32(2, Ordering::Relaxed), 0, "unaligned");
         assert!(Mapping::foreign(fd.as_fd(), 8193).is_err());
+    }
+
+    /// Pages that this thread has had to wait for.
+    fn faults() -> i64 {
+        // SAFETY: numbers of which every pattern is one.
+        let mut usage: libc::rusage = unsafe { core::mem::zeroed() };
+        // SAFETY: the kernel fills the structure.
+        let done = unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
+        assert_eq!(done, 0);
+        usage.ru_minflt
+    }
+
+    /// A peer that punches holes has us pay for new pages, until the memory is closed: then it can in no way, and what it has mapped is shared
+    /// as before.
+    #[test]
+    fn no_page_is_taken_out_of_closed_memory() {
+        use rustix::fs::{FallocateFlags, fallocate};
+        const LEN: usize = 64 << 12;
+        let (ours, fd) = Mapping::create_open("windlass-test", LEN).expect("memfd");
+        let theirs = Mapping::foreign(fd.as_fd(), LEN as u64).expect("map");
+        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let punch = || fallocate(&fd, how, 0, LEN as u64);
+        let pay = || {
+            let before = faults();
+            (0..64).for_each(|page| assert!(ours.write(page << 12, b"x")));
+            faults() - before
+        };
+        pay();
+        assert_eq!(pay(), 0);
+        assert_eq!(punch(), Ok(()));
+        assert!(pay() >= 4, "the attack");
+        assert_eq!(punch(), Ok(()));
+        ours.close(fd.as_fd()).expect("closed");
+        assert_eq!(pay(), 0, "all pages are there again");
+        assert_eq!(punch(), Err(Errno::PERM));
+        let zero = FallocateFlags::ZERO_RANGE;
+        assert!(fallocate(&fd, zero, 0, LEN as u64).is_err());
+        // SAFETY: a mapping of this test, which expects zeros.
+        let removed = unsafe { libc::madvise(theirs.base().cast(), LEN, libc::MADV_REMOVE) };
+        assert_eq!(removed, -1, "MADV_REMOVE");
+        assert!(rustix::io::pwrite(&fd, b"x", 0).is_err());
+        assert_eq!(pay(), 0);
+        assert!(Mapping::foreign(fd.as_fd(), LEN as u64).is_err());
+        assert!(fcntl_add_seals(&fd, SealFlags::WRITE).is_err());
+        assert!(theirs.write(4096, b"hello"));
+        let mut got = [0; 5];
+        assert!(ours.read(4096, &mut got) && &got == b"hello");
+        // Sealed by the peer before: it cannot be closed, and we know.
+        let (ours, fd) = Mapping::create_open("windlass-test", LEN).expect("memfd");
+        fcntl_add_seals(&fd, SealFlags::SEAL).expect("sealed");
+        assert!(ours.close(fd.as_fd()).is_err());
     }
 
     /// A peer that shrinks its file costs us zeros and the mapping's life, not the process.

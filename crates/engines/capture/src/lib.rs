@@ -12,7 +12,7 @@
 //! ```
 //!
 //! # Model
-//! [`Program`] is classic BPF: instructions that were checked, and their interpreter. [`ring`] is the memory between one capture's
+//! [`Program`] is classic BPF: instructions that were checked, and their interpreter, which runs them over a burst in one pass. [`ring`] is the memory between one capture's
 //! workers and its reader. [`pcapng`] writes the file format.
 #![forbid(unsafe_code)]
 
@@ -20,4 +20,4 @@ pub mod pcapng;
 mod program;
 pub mod ring;
 
-pub use program::{Frame, INSTRUCTIONS_MAX, Instruction, Invalid, Program};
+pub use program::{Frames, INSTRUCTIONS_MAX, Instruction, Invalid, Program, Runs, number};

@@ -32,7 +32,8 @@
 //! # Failure modes
 //! The reader can write to all of it. The worker reads nothing back but `tail` and `asleep`: a tail that is behind the ring's length or
 //! before the head counts as a full ring, and one that lies costs the reader its own records. What it has overwritten it reads itself.
-//! **It can punch holes**: a worker that writes there pays for new pages, a fault for each 4 KiB.
+//! It cannot punch holes, for which a worker would pay a page fault for each 4 KiB: the memory is [closed](Memory::close) once the reader
+//! has mapped it, before the first record.
 //!
 //! # Limits
 //! [`RING_BYTES`], [`WORKERS_MAX`], [`PORTS`].
@@ -44,7 +45,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 pub use windlass_shm::MapError;
-use windlass_shm::{Foreign, HugePages, Mapping, Section};
+use windlass_shm::{Foreign, Mapping, Section};
 
 /// Bytes of one worker's ring: a power of two.
 pub const RING_BYTES: RangeInclusive<u32> = 64 << 10..=64 << 20;
@@ -65,6 +66,9 @@ const TAIL: usize = 128;
 const ASLEEP: usize = 136;
 /// Bytes of a port's entry: what it is, the length of its name, its name.
 const ENTRY: usize = 64;
+
+/// A reader gives room back in parts of a ring: each time costs the worker a line that it has to fetch.
+const FREED: u64 = 16;
 
 /// A record of this kind only fills the end of the ring.
 const FILLER: u8 = 0;
@@ -145,13 +149,26 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Makes it: sealed memory of a fixed size. Returns the descriptor for the reader.
+    /// Makes it: memory of a fixed size. Returns the descriptor for the reader.
     ///
     /// # Errors
-    /// As [`Mapping::create`].
+    /// As [`Mapping::create_open`].
     pub fn create(shape: Shape) -> Result<(Arc<Memory>, OwnedFd), MapError> {
-        let (mapping, fd) = Mapping::create("windlass-capture", shape.bytes(), HugePages::No)?;
+        let (mapping, fd) = Mapping::create_open("windlass-capture", shape.bytes())?;
         Ok((Arc::new(Memory { mapping, shape }), fd))
+    }
+
+    /// Once the reader has mapped it, and before anything is captured: from now on every page stays.
+    ///
+    /// # Errors
+    /// As [`Mapping::close`].
+    pub fn close(&self, fd: BorrowedFd<'_>) -> Result<(), MapError> {
+        self.mapping.close(fd)
+    }
+
+    /// How it is divided.
+    pub fn shape(&self) -> Shape {
+        self.shape
     }
 
     /// Writes what port `number` is. Before any record names it.
@@ -182,7 +199,7 @@ pub struct Head {
 }
 
 /// Where a record is that is not published yet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place(u64);
 
 /// One worker's end. What it has pushed is the reader's with [`Writer::publish`].
@@ -193,6 +210,8 @@ pub struct Writer {
     ring: u64,
     /// Bytes ever written.
     head: u64,
+    /// Where records begin that may still be marked.
+    kept: Option<u64>,
     /// What the reader had read when it was last asked.
     tail: u64,
     matched: u64,
@@ -209,6 +228,7 @@ impl Writer {
             ring: (shape.rings() + worker * shape.ring_bytes as usize) as u64,
             memory,
             head: 0,
+            kept: None,
             tail: 0,
             matched: 0,
             lost: 0,
@@ -233,28 +253,36 @@ impl Writer {
             return None;
         };
         let place = Place(self.ring + at);
-        let mut header = [0; HEADER];
-        header[..4].copy_from_slice(&(bytes as u32).to_le_bytes());
-        (header[4], header[5]) = (head.way as u8, head.reason);
-        header[6..8].copy_from_slice(&head.port.to_le_bytes());
-        header[8..16].copy_from_slice(&head.time_ns.to_le_bytes());
-        header[16..20].copy_from_slice(&(captured as u32).to_le_bytes());
-        header[20..24].copy_from_slice(&head.len.to_le_bytes());
+        let (way, reason) = (head.way as u64, u64::from(head.reason));
+        let words = [
+            bytes | way << 32 | reason << 40 | u64::from(head.port) << 48,
+            head.time_ns,
+            captured as u64 | u64::from(head.len) << 32,
+        ];
         // `reserve` has found it inside.
-        let memory = &self.memory;
-        let mut to = memory.mapping.slice_mut(section, place.0, bytes as u32)?;
-        to.write(&header);
-        let mut left = captured;
-        let first = first.get(..left).unwrap_or(first);
-        left -= to.write(first);
-        for piece in rest {
-            if left == 0 {
-                break;
+        let memory = &self.memory.mapping;
+        for (at, word) in (place.0 as usize..).step_by(8).zip(words) {
+            memory.store_u64(at, word.to_le(), Ordering::Relaxed);
+        }
+        let mut to = memory.slice_mut(section, place.0 + HEADER as u64, captured as u32)?;
+        to.write(first);
+        if !to.is_empty() {
+            for piece in rest {
+                to.copy(piece);
             }
-            left -= to.copy(piece.split_at(left).0);
         }
         self.head += bytes;
         Some(place)
+    }
+
+    /// Records from here on are not published before [`Writer::give`], since they may be [marked](Writer::mark).
+    pub fn keep(&mut self) {
+        self.kept = Some(self.head);
+    }
+
+    /// What was kept is published with the next.
+    pub fn give(&mut self) {
+        self.kept = None;
     }
 
     /// Says of a record that is not published yet why its frame was dropped.
@@ -301,14 +329,15 @@ impl Writer {
         used <= size && bytes <= size - used
     }
 
-    /// Gives the reader what was pushed; whether it is to be woken.
+    /// Gives the reader what was pushed and is not kept; whether it is to be woken.
     #[inline]
     #[must_use]
     pub fn publish(&mut self) -> bool {
         let memory = &self.memory.mapping;
         memory.store_u64(self.lines + MATCHED, self.matched, Ordering::Relaxed);
         memory.store_u64(self.lines + LOST, self.lost, Ordering::Relaxed);
-        memory.store_u64(self.lines, self.head, Ordering::Release);
+        let head = self.kept.unwrap_or(self.head);
+        memory.store_u64(self.lines, head, Ordering::Release);
         fence(Ordering::SeqCst);
         let is_asleep = memory.load_u32(self.lines + ASLEEP, Ordering::Relaxed) != 0;
         if is_asleep {
@@ -334,8 +363,17 @@ struct Seen {
     tail: u64,
     /// What was written when the worker was last asked.
     head: u64,
-    /// When the record at the tail was made, if it is known.
-    time_ns: Option<u64>,
+    /// What the worker knows to be read.
+    freed: u64,
+    /// What the record at the tail says of itself, if it was looked at.
+    header: Option<[u8; HEADER]>,
+}
+
+impl Seen {
+    /// When the record at the tail was made.
+    fn time_ns(&self) -> Option<u64> {
+        Some(u64::from_le_bytes(*self.header?.get(8..)?.first_chunk()?))
+    }
 }
 
 /// The reader's end.
@@ -374,51 +412,45 @@ impl Reader {
         self.take(worker, bytes)
     }
 
-    fn at(&self, worker: usize, place: u64) -> u64 {
+    /// Where a place of a ring is, and the bytes from there to the ring's end.
+    fn at(&self, worker: usize, place: u64) -> (u64, u64) {
         let size = u64::from(self.shape.ring_bytes);
         let ring = self.shape.rings() as u64 + worker as u64 * size;
-        ring + (place & (size - 1))
+        let place = place & (size - 1);
+        (ring + place, size - place)
     }
 
-    /// When the next record of a worker was made.
+    /// When the next record of a worker was made. Without one the worker knows of all that was read.
     fn peek(&mut self, worker: usize) -> Option<u64> {
         let mut seen = *self.seen.get(worker)?;
-        if seen.time_ns.is_some() {
-            return seen.time_ns;
-        }
-        loop {
+        while seen.header.is_none() {
             if seen.tail == seen.head {
                 seen.head = self.mapping.load_u64(worker * LINES, Ordering::Acquire);
                 if seen.tail == seen.head {
+                    self.free(worker, &mut seen, 0);
                     break;
                 }
             }
-            let at = self.at(worker, seen.tail);
-            let mut start = [0; 8];
-            self.mapping.read(at, &mut start);
-            let [b0, b1, b2, b3, kind, ..] = start;
+            let (at, left) = self.at(worker, seen.tail);
+            let mut header = [0; HEADER];
+            let there = left.min(HEADER as u64) as usize;
+            self.mapping.read(at, header.get_mut(..there)?);
+            let [b0, b1, b2, b3, kind, ..] = header;
             if kind != FILLER {
-                let mut time = [0; 8];
-                self.mapping.read(at + 8, &mut time);
-                seen.time_ns = Some(u64::from_le_bytes(time));
+                seen.header = Some(header);
                 break;
             }
             // Whatever else it said, it goes on, and not behind what was written.
             let bytes = u64::from(u32::from_le_bytes([b0, b1, b2, b3]));
             seen.tail += bytes.clamp(8, (seen.head.wrapping_sub(seen.tail)).max(8));
-            self.free(worker, seen.tail);
         }
-        if let Some(place) = self.seen.get_mut(worker) {
-            *place = seen;
-        }
-        seen.time_ns
+        *self.seen.get_mut(worker)? = seen;
+        seen.time_ns()
     }
 
     fn take(&mut self, worker: usize, frame: &mut Vec<u8>) -> Option<Head> {
-        let seen = *self.seen.get(worker)?;
-        let mut header = [0; HEADER];
-        let at = self.at(worker, seen.tail);
-        self.mapping.read(at, &mut header);
+        let mut seen = *self.seen.get(worker)?;
+        let (time_ns, header) = (seen.time_ns()?, seen.header.take()?);
         let word = |at: usize| {
             let bytes = header.get(at..at + 4).and_then(|bytes| bytes.first_chunk());
             bytes.map_or(0, |bytes| u32::from_le_bytes(*bytes))
@@ -427,12 +459,12 @@ impl Reader {
         let bytes = u64::from(word(0)).clamp(8, written.max(8));
         let captured = u64::from(word(16)).min(bytes.saturating_sub(HEADER as u64));
         frame.resize(captured as usize, 0);
+        let (at, _) = self.at(worker, seen.tail);
         self.mapping.read(at + HEADER as u64, frame);
-        let tail = seen.tail + bytes;
-        self.free(worker, tail);
-        if let Some(place) = self.seen.get_mut(worker) {
-            (place.tail, place.time_ns) = (tail, None);
-        }
+        seen.tail += bytes;
+        let is_far = u64::from(self.shape.ring_bytes) / FREED;
+        self.free(worker, &mut seen, is_far);
+        *self.seen.get_mut(worker)? = seen;
         Some(Head {
             port: u16::from_le_bytes([header[6], header[7]]),
             way: match header[4] {
@@ -440,14 +472,18 @@ impl Reader {
                 _ => Way::To,
             },
             reason: header[5],
-            time_ns: seen.time_ns.unwrap_or(0),
+            time_ns,
             len: word(20),
         })
     }
 
-    fn free(&self, worker: usize, tail: u64) {
-        self.mapping
-            .store_u64(worker * LINES + TAIL, tail, Ordering::Release);
+    /// Has the worker know what was read, if that is more than so many bytes.
+    fn free(&self, worker: usize, seen: &mut Seen, more_than: u64) {
+        if seen.tail.wrapping_sub(seen.freed) > more_than {
+            let at = worker * LINES + TAIL;
+            self.mapping.store_u64(at, seen.tail, Ordering::Release);
+            seen.freed = seen.tail;
+        }
     }
 
     /// Says that the reader is about to sleep. If it returns false there are records: it does not sleep, and is woken once in vain.

@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use proptest::prelude::*;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
-use windlass_capture::{INSTRUCTIONS_MAX, Instruction, Invalid, Program};
+use windlass_capture::{Frames, INSTRUCTIONS_MAX, Instruction, Invalid, Program, Runs};
 
 /// A pair of sockets of which the second filters its messages.
 struct Kernel {
@@ -56,6 +56,19 @@ impl Kernel {
     }
 }
 
+/// Frames as they are.
+struct Whole<'a>(&'a [Vec<u8>]);
+
+impl Frames for Whole<'_> {
+    fn len(&self, i: usize) -> u32 {
+        self.0[i].len() as u32
+    }
+
+    fn read<const N: usize>(&mut self, i: usize, offset: u32) -> Option<[u8; N]> {
+        self.0[i].get(offset as usize..)?.first_chunk().copied()
+    }
+}
+
 /// Codes that a program may have, and some that it may not.
 fn code() -> impl Strategy<Value = u16> {
     prop_oneof![
@@ -91,7 +104,8 @@ fn program() -> impl Strategy<Value = Vec<Instruction>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(3_000))]
 
-    /// What the kernel takes is taken, and only that; and of each frame both let through as much.
+    /// What the kernel takes is taken, and only that; and of each frame both let through as much, whether it runs alone or in a burst, and
+    /// whatever ran before.
     #[test]
     fn program_and_kernel_agree(
         all in program(),
@@ -101,9 +115,18 @@ proptest! {
         let checked = Program::check(all.clone());
         prop_assert_eq!(checked.is_ok(), kernel.takes(&all), "{:?} {:?}", checked, all);
         let Ok(program) = checked else { return Ok(()) };
-        for frame in &frames {
-            let ours = program.run(&mut frame.as_slice()) as usize;
-            prop_assert_eq!(ours.min(frame.len()), kernel.run(frame), "{:?} of {:?}", all, frame);
+        let (mut alone, mut burst) = (Runs::<1>::new(&program), Runs::<64>::new(&program));
+        for of in [0xff, 0xa6] {
+            let taken = program.run(&mut burst, &mut Whole(&frames), of);
+            for (i, frame) in frames.iter().enumerate().filter(|(i, _)| of >> i & 1 != 0) {
+                let theirs = kernel.run(frame);
+                let is_taken = program.run(&mut alone, &mut Whole(&frames[i..=i]), 1) == 1;
+                for (returned, is_taken) in [(alone.returned(0), is_taken), (burst.returned(i), taken >> i & 1 != 0)] {
+                    let ours = (returned as usize).min(frame.len());
+                    prop_assert_eq!(ours, theirs, "{:?} of {:?}", all, frame);
+                    prop_assert_eq!(is_taken, returned != 0);
+                }
+            }
         }
     }
 }

@@ -8,15 +8,16 @@
 //! from a member:  rx_burst -> [capture] -> stages -> bridge -> sent, dropped: the record says why -> published
 //! to a member:    stages -> rates -> its ring -> [capture]; a frame that dies on the way has a record that says why
 //! ```
-//! The filter reads the private bytes of a frame first. If it reads further, bytes behind them are copied to private memory once, and
-//! both the filter and the record have them from there.
+//! The filter runs over the private bytes of a whole burst in one pass. Frames of which it reads more, or that have a tag on the wire of
+//! their member only, it runs over one by one: their bytes are copied to private memory once, and both the filter and the record have them
+//! from there.
 //!
 //! # Synchronization
-//! A worker has a [`Lane`] of its own in each capture, behind a lock that nobody else takes. Records are published once for each burst and point; the reader
-//! is woken if it said that it sleeps.
+//! A worker has a [`Lane`] of its own in each capture, behind a lock that nobody else takes. Records are published once for each burst and
+//! point; the reader is woken if it said that it sleeps. Where deaths are captured, a burst's records are kept until it is known who died.
 //!
 //! # What can be lost
-//! A record without room, counted. Never a frame: nothing here waits.
+//! A record without room, counted; then those behind it in its burst are not tried. Never a frame: nothing here waits.
 //!
 //! # Limits
 //! [`WATCHES`] captures of one member.
@@ -29,11 +30,13 @@ use std::sync::{Mutex, MutexGuard};
 use windlass_attach::soft;
 pub(crate) use windlass_capture::ring::Way;
 use windlass_capture::ring::{Head, Memory, Place, Writer};
-use windlass_capture::{Frame, Program};
-use windlass_frame::{BURST, FRAME_MAX, Heads, Pick, Tick};
+use windlass_capture::{Frames, Program, Runs, number};
+use windlass_frame::{BURST, FRAME_MAX, HEADROOM, Heads, Pick, Tick};
 use windlass_shm::{Section, Tails};
 use windlass_stats::Drop;
 use windlass_wire::ether;
+
+use crate::visit::ALL;
 
 /// Captures of one member at most: half of them of itself, half of its bridge.
 pub const WATCHES: usize = 8;
@@ -73,6 +76,11 @@ struct Lane {
     writer: Writer,
     /// Where a frame's bytes are made private.
     room: Box<[u8]>,
+    /// The filter over a burst, and over one frame.
+    runs: Option<(Box<Runs<BURST>>, Box<Runs<1>>)>,
+    /// Frames of the burst at hand that have records which may be marked, and where these are.
+    kept: u64,
+    places: Box<[Place; BURST]>,
 }
 
 impl Capture {
@@ -86,15 +94,19 @@ impl Capture {
             Mutex::new(Lane {
                 writer: Writer::new(memory.clone(), worker),
                 room: vec![0; FRAME_MAX + TAG].into(),
+                runs: filter.as_ref().map(|f| (Runs::new(f), Runs::new(f))),
+                kept: 0,
+                places: Box::new([Place::default(); BURST]),
             })
         };
+        let lanes = (0..workers).map(lane).collect();
         Capture {
             filter,
             snap,
             points,
             ahead_ns: AtomicU64::new(0),
             reader,
-            lanes: (0..workers).map(lane).collect(),
+            lanes,
         }
     }
 
@@ -155,11 +167,8 @@ pub(crate) struct Burst<'a, 'q> {
     pub(crate) tails: &'a Tails<'q>,
 }
 
-/// Records of a burst's frames that are not published yet, by frame.
-pub(crate) type Places = [Option<Place>; BURST];
-
 /// Writes records of these frames for all captures of a member that want them.
-#[cold]
+#[inline(never)]
 pub(crate) fn note(
     watches: &[Watch],
     burst: &Burst<'_, '_>,
@@ -170,32 +179,44 @@ pub(crate) fn note(
         if picks.is_empty() || !watch.wants(way, reason.is_some()) {
             continue;
         }
-        if let Some(mut lane) = watch.capture.lane(burst.worker) {
-            for pick in picks {
-                watch.record(&mut lane, burst, (way, reason), *pick);
-            }
+        if let Some(mut lane) = watch.capture.lane(burst.worker)
+            && watch.record(&mut lane, burst, (way, reason), picks, |_, _, _| {})
+        {
             watch.capture.publish(&mut lane);
         }
     }
 }
 
 impl Watch {
-    /// Writes a record of a frame, if the filter wants it.
+    /// Writes records of those frames that the filter wants, and tells `wrote` where. Whether there is anything to publish.
+    #[inline]
     fn record(
         &self,
         lane: &mut Lane,
         burst: &Burst<'_, '_>,
         (way, reason): (Way, Option<Drop>),
-        pick: Pick,
-    ) -> Option<Place> {
+        picks: &[Pick],
+        mut wrote: impl FnMut(&mut Lane, usize, Place),
+    ) -> bool {
         let capture = &*self.capture;
-        let mut view = View::new(burst, pick, &mut lane.room);
-        let verdict = match &capture.filter {
-            Some(filter) => filter.run(&mut view),
-            None => u32::MAX,
+        let bit = |pick: &Pick| u64::from(!pick.tagged()) << pick.index();
+        let plain = picks.iter().fold(0, |plain, pick| plain | bit(pick));
+        let mut frames = Private {
+            heads: burst.heads,
+            reach: 0,
+            deep: 0,
         };
-        if verdict == 0 {
-            return None;
+        let mut wanted = match (&capture.filter, &mut lane.runs) {
+            (Some(filter), Some((runs, _))) => {
+                frames.reach = burst.heads.reach();
+                filter.run(runs, &mut frames, plain)
+            }
+            _ => plain,
+        };
+        let alone = frames.deep;
+        let has_alone = alone != 0 || plain.count_ones() as usize != picks.len();
+        if wanted == 0 && !has_alone {
+            return false;
         }
         let head = Head {
             port: self.port,
@@ -205,12 +226,101 @@ impl Watch {
                 .now
                 .0
                 .wrapping_add(capture.ahead_ns.load(Ordering::Relaxed)),
-            len: view.len,
+            len: 0,
         };
-        let snap = capture.snap.min(verdict);
+        for pick in picks {
+            let i = pick.index();
+            let place = if bit(pick) & !alone == 0 {
+                self.record_alone(lane, burst, head, *pick)
+            } else if wanted >> i & 1 == 0 {
+                continue;
+            } else {
+                wanted &= !(1 << i);
+                let returned = lane.runs.as_ref().map(|(runs, _)| runs.returned(i));
+                let snap = capture.snap.min(returned.unwrap_or(u32::MAX));
+                let len = burst.heads.meta[i % BURST].len;
+                let (first, rest) = (burst.heads.private(i), burst.tails.of(i));
+                let head = Head { len, ..head };
+                let place = lane.writer.push(burst.section, head, snap, first, rest);
+                if place.is_none() && !has_alone {
+                    lane.writer.lose(wanted.count_ones().into());
+                    break;
+                }
+                place
+            };
+            if let Some(place) = place {
+                wrote(lane, i, place);
+            }
+        }
+        true
+    }
+
+    /// Writes a record of a frame that needs more than its private bytes, if the filter wants it.
+    #[cold]
+    fn record_alone(
+        &self,
+        lane: &mut Lane,
+        burst: &Burst<'_, '_>,
+        head: Head,
+        pick: Pick,
+    ) -> Option<Place> {
+        let capture = &*self.capture;
+        let mut view = View::new(burst, pick, &mut lane.room);
+        let mut snap = capture.snap;
+        if let (Some(filter), Some((_, runs))) = (&capture.filter, &mut lane.runs) {
+            if filter.run(runs, &mut view, 1) == 0 {
+                return None;
+            }
+            snap = snap.min(runs.returned(0));
+        }
+        let head = Head {
+            len: view.len,
+            ..head
+        };
         let (first, skip) = (view.bytes(), view.taken);
         let rest = skipping(burst.tails, pick.index(), skip);
         lane.writer.push(burst.section, head, snap, first, rest)
+    }
+}
+
+/// The private bytes of a burst's frames.
+struct Private<'a> {
+    heads: &'a Heads,
+    /// As [`Heads::reach`].
+    reach: usize,
+    /// Frames of which more was read: what was found out about them does not count.
+    deep: u64,
+}
+
+impl Frames for Private<'_> {
+    fn len(&self, i: usize) -> u32 {
+        self.heads.meta[i % BURST].len
+    }
+
+    #[inline]
+    fn read<const N: usize>(&mut self, i: usize, offset: u32) -> Option<[u8; N]> {
+        let at = offset as usize;
+        if let Some(bytes) = self.heads.private(i).get(at..at.checked_add(N)?) {
+            return bytes.first_chunk().copied();
+        }
+        if at + N <= self.len(i) as usize {
+            self.deep |= 1 << (i % BURST);
+        }
+        None
+    }
+
+    #[inline(always)]
+    fn load<const N: usize>(&mut self, offset: u32, to: &mut [u32]) -> bool {
+        let at = HEADROOM + offset as usize;
+        if offset as usize + N > self.reach {
+            return false;
+        }
+        for (snap, to) in self.heads.snap.iter().zip(to) {
+            if let Some(bytes) = snap.0.get(at..at + N).and_then(|bytes| bytes.first_chunk()) {
+                *to = number::<N>(*bytes);
+            }
+        }
+        true
     }
 }
 
@@ -308,13 +418,13 @@ impl<'a, 'q> View<'a, 'q> {
     }
 }
 
-impl Frame for View<'_, '_> {
-    fn len(&self) -> u32 {
+impl Frames for View<'_, '_> {
+    fn len(&self, _: usize) -> u32 {
         self.len
     }
 
     #[inline]
-    fn read<const N: usize>(&mut self, offset: u32) -> Option<[u8; N]> {
+    fn read<const N: usize>(&mut self, _: usize, offset: u32) -> Option<[u8; N]> {
         let at = offset as usize;
         let end = at.checked_add(N)?;
         if end > self.bytes().len() && !self.deepen(end) {
@@ -324,47 +434,61 @@ impl Frame for View<'_, '_> {
     }
 }
 
-/// What was captured of a burst on its way from a member: published when it is known what became of it.
-pub(crate) struct Begun<'w> {
-    watches: &'w [Watch],
-    places: [Places; WATCHES],
-}
+/// What was captured of a burst on its way from a member: what may be marked is published when it is known what became of it.
+pub(crate) struct Begun<'w>(&'w [Watch]);
 
 impl<'w> Begun<'w> {
     /// Writes records of a burst that was just received.
     pub(crate) fn new(watches: &'w [Watch], burst: &Burst<'_, '_>) -> Begun<'w> {
-        let mut places = [[None; BURST]; WATCHES];
-        for (watch, places) in watches.iter().zip(&mut places) {
+        // One with a bad descriptor has no bytes.
+        let picks = ALL[0].get(..burst.heads.n).unwrap_or(&[]);
+        for watch in watches {
             if !watch.wants(Way::From, false) {
                 continue;
             }
             let Some(mut lane) = watch.capture.lane(burst.worker) else {
                 continue;
             };
-            for (i, place) in places.iter_mut().enumerate().take(burst.heads.n) {
-                // One with a bad descriptor has no bytes.
-                *place = watch.record(&mut lane, burst, (Way::From, None), Pick::frame(i, false));
+            let how = (Way::From, None);
+            if !watch.capture.points.drops {
+                if watch.record(&mut lane, burst, how, picks, |_, _, _| {}) {
+                    watch.capture.publish(&mut lane);
+                }
+                continue;
             }
+            lane.writer.keep();
+            lane.kept = 0;
+            watch.record(&mut lane, burst, how, picks, |lane, i, place| {
+                lane.kept |= 1 << i;
+                lane.places[i % BURST] = place;
+            });
         }
-        Begun { watches, places }
+        Begun(watches)
     }
 
-    /// Says why those died that died, and gives all to the readers.
+    /// Says why those died that died, and gives what was kept to the readers.
     pub(crate) fn end(&self, worker: u16, heads: &Heads) {
-        for (watch, places) in self.watches.iter().zip(&self.places) {
-            if places.iter().all(Option::is_none) {
+        for watch in self.0 {
+            if !watch.capture.points.drops || !watch.wants(Way::From, false) {
                 continue;
             }
             let Some(mut lane) = watch.capture.lane(worker) else {
                 continue;
             };
-            if watch.capture.points.drops {
-                for (place, verdict) in places.iter().zip(&heads.verdict) {
-                    if let (Some(place), Some(reason)) = (place, verdict.as_drop()) {
-                        lane.writer.mark(*place, reason as u8 + 1);
-                    }
+            let Lane {
+                writer,
+                kept,
+                places,
+                ..
+            } = &mut *lane;
+            for (i, (place, verdict)) in places.iter().zip(&heads.verdict).enumerate() {
+                if *kept >> i & 1 != 0
+                    && let Some(reason) = verdict.as_drop()
+                {
+                    writer.mark(*place, reason as u8 + 1);
                 }
             }
+            writer.give();
             watch.capture.publish(&mut lane);
         }
     }

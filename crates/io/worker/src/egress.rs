@@ -973,7 +973,7 @@ fn count(counters: &MemberCounters, sent: &Sent) {
 }
 
 /// Has captures of a member know what its port did with frames.
-#[cold]
+#[inline(never)]
 fn note_sent(watches: &[Watch], burst: &capture::Burst<'_, '_>, picks: &[Pick], sent: &Sent) {
     let taken = picks.get(..sent.taken).unwrap_or(picks);
     let dropped = sent.drops.iter().fold(0, |all, (_, frames)| all | frames);

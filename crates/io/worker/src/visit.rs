@@ -37,7 +37,7 @@ use crate::ring::RxRing;
 use crate::topo::Member;
 
 /// Every frame of a burst, in order: the picks of a burst with one destination.
-static ALL: [[Pick; BURST]; 2] = {
+pub(crate) static ALL: [[Pick; BURST]; 2] = {
     let mut all = [[Pick::frame(0, false); BURST]; 2];
     let mut i = 0;
     while i < BURST {
@@ -355,7 +355,6 @@ impl Way<'_> {
     }
 
     /// The same for a burst of a member with captures, from before its stages.
-    #[cold]
     #[inline(never)]
     fn carry_watched(
         self,
