@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use pcapng::{Capture, Packet};
 use rustix::process::{Pid, Signal, kill_process};
+use windlass_shm::Mapping;
 use windlass_sys::unix;
 use windlass_tests::{Daemon, Lab, Output, Wire, as_user, frame, mac, run, skip, until};
 
@@ -359,7 +360,7 @@ fn the_silent_have_their_share(daemon: &Daemon) {
     let answered = (&silent[99]).read(&mut [0; 512]);
     assert!(answered.is_ok_and(|n| n > 0), "one too many is refused");
     let request = "{\"link\":\"br0\",\"snap\":64,\"ring_bytes\":65536}\n";
-    let (.., text) = ask(daemon, request);
+    let (.., text) = begin(daemon, request, false);
     assert!(text.contains("started"), "{text}");
 }
 
@@ -528,14 +529,32 @@ fn connect(daemon: &Daemon) -> UnixStream {
     UnixStream::connect(path).expect("connected")
 }
 
-/// A capture whose reader is this test: the connection and the memory.
-fn ask(daemon: &Daemon, request: &str) -> (UnixStream, Option<OwnedFd>, String) {
-    let mut stream = connect(daemon);
-    stream.write_all(request.as_bytes()).expect("written");
+/// Says a line, and has the answer.
+fn ask(stream: &mut UnixStream, line: &str) -> (Option<OwnedFd>, String) {
+    stream.write_all(line.as_bytes()).expect("written");
     let mut room = [0; 8192];
-    let answer = unix::receive_with_fds(&stream, &mut room, 1).expect("an answer");
+    let answer = unix::receive_with_fds(stream, &mut room, 1).expect("an answer");
     let text = String::from_utf8_lossy(&room[..answer.bytes]).into_owned();
-    (stream, answer.fds.into_iter().next(), text)
+    (answer.fds.into_iter().next(), text)
+}
+
+/// A capture whose reader is this test, which maps its memory or does not: the connection, the memory, the last answer.
+fn begin(
+    daemon: &Daemon,
+    request: &str,
+    maps: bool,
+) -> (UnixStream, Option<(OwnedFd, Mapping)>, String) {
+    let mut stream = connect(daemon);
+    let (memory, text) = ask(&mut stream, request);
+    let Some(memory) = memory else {
+        return (stream, None, text);
+    };
+    assert!(text.contains("offered"), "{text}");
+    let bytes = rustix::fs::fstat(&memory).expect("memory").st_size as u64;
+    let bytes = if maps { bytes } else { 4096 };
+    let mapping = Mapping::foreign(memory.as_fd(), bytes).expect("mapped");
+    let (_, text) = ask(&mut stream, "\n");
+    (stream, Some((memory, mapping)), text)
 }
 
 /// Readers that write nonsense into the memory, fill it, never read it, or are not readers at all cost themselves; frames pass, and the daemon
@@ -546,19 +565,24 @@ fn hostile_readers_cost_themselves() {
         return;
     };
     let mut daemon = two_guests(&lab);
-    let request = r#"{"link":"a0","snap":64,"ring_bytes":65536}"#;
+    let request = "{\"link\":\"a0\",\"snap\":64,\"ring_bytes\":65536}\n";
     let mut kept = Vec::new();
     for nonsense in [0u64, u64::MAX, 1 << 63, 0x4141_4141_4141_4141] {
-        let (stream, memory, text) = ask(&daemon, &format!("{request}\n"));
+        let (stream, memory, text) = begin(&daemon, request, true);
         assert!(text.contains("started"), "{text}");
-        let memory = memory.expect("memory");
+        let (memory, mapping) = memory.expect("memory");
         assert!(rustix::fs::ftruncate(&memory, 0).is_err(), "it is sealed");
         let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
-        let _ = rustix::fs::fallocate(&memory, flags, 0, 1 << 20);
+        let punched = rustix::fs::fallocate(&memory, flags, 0, 1 << 20);
+        assert_eq!(
+            punched,
+            Err(rustix::io::Errno::PERM),
+            "a worker would pay for new pages"
+        );
         // All lines: head, tail, and that the reader sleeps.
         let line = nonsense.to_ne_bytes().repeat(512);
-        rustix::io::pwrite(&memory, &line, 0).expect("written");
-        kept.push((stream, memory));
+        assert!(mapping.write(0, &line));
+        kept.push((stream, memory, mapping));
         assert!(lab.ping("a", "10.9.0.2", 5), "{nonsense:#x}");
     }
     for bad in [
@@ -569,12 +593,19 @@ fn hostile_readers_cost_themselves() {
         "{\"link\":\"a0\",\"snap\":64,\"ring_bytes\":65536,\"filter\":[[5,0,0,4294967295]]}\n",
         "{\"link\":\"a0\",\"snap\":64,\"ring_bytes\":65536,\"filter\":[[32,0,0,4294963200],[6,0,0,1]]}\n",
     ] {
-        let (_, memory, text) = ask(&daemon, bad);
+        let (_, memory, text) = begin(&daemon, bad, true);
         assert!(
             text.contains("refused") && memory.is_none(),
             "{bad}: {text}"
         );
     }
+    // Seals of the reader's: nothing begins.
+    let mut stream = connect(&daemon);
+    let (memory, _) = ask(&mut stream, request);
+    rustix::fs::fcntl_add_seals(memory.expect("memory"), rustix::fs::SealFlags::SEAL)
+        .expect("sealed");
+    let (_, text) = ask(&mut stream, "\n");
+    assert!(text.contains("refused"), "{text}");
     // Nothing is said, or half of a request, or what is no end of one.
     let quiet: Vec<UnixStream> = (0..20).map(|_| connect(&daemon)).collect();
     (&quiet[0]).write_all(b"{\"link\":").expect("written");
@@ -586,7 +617,7 @@ fn hostile_readers_cost_themselves() {
     let _ = unix::send_with_fds(&quiet[2], &[IoSlice::new(b"x")], &[file.as_fd()]);
     assert!(lab.ping("a", "10.9.0.2", 5));
     // At most so many of one link.
-    let (_, _, text) = ask(&daemon, &format!("{request}\n"));
+    let (_, _, text) = begin(&daemon, request, false);
     assert!(
         text.contains("refused") && text.contains("captures already"),
         "{text}"
@@ -594,7 +625,7 @@ fn hostile_readers_cost_themselves() {
     drop(kept);
     drop(quiet);
     until("there is room again", || {
-        ask(&daemon, &format!("{request}\n")).2.contains("started")
+        begin(&daemon, request, false).2.contains("started")
     });
     daemon.assert_alive();
 }

@@ -6,7 +6,9 @@
 //!
 //! ```text
 //! reader --CaptureRequest--> daemon
-//! reader <--CaptureAnswer--- daemon, with the descriptor of the memory that both share, if the capture has begun
+//! reader <--CaptureAnswer--- daemon: what is offered, with the descriptor of the memory that both share
+//! reader ----empty line----> daemon: the memory is mapped; from now on nobody can map it to write, or punch holes into it
+//! reader <--CaptureAnswer--- daemon: the capture has begun
 //! reader <---empty line----- daemon: there are records, and the reader had said that it sleeps
 //! reader <---CaptureEnd----- daemon: why it ends; then the connection ends
 //! ```
@@ -72,26 +74,33 @@ pub enum CaptureKind {
     Bridge,
 }
 
+/// The memory of a capture.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CaptureOffer {
+    /// Rings in it.
+    pub workers: u32,
+    /// Bytes of each.
+    pub ring_bytes: u32,
+}
+
 /// A capture that has begun.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CaptureStarted {
     /// What it is of.
     pub kind: CaptureKind,
-    /// Rings in the memory.
-    pub workers: u32,
-    /// Bytes of each.
-    pub ring_bytes: u32,
     /// Names of reasons for which frames die, in the order of their numbers.
     pub reasons: Vec<String>,
 }
 
-/// The daemon's answer.
+/// What the daemon answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CaptureAnswer {
+    /// It can begin.
+    Offered(CaptureOffer),
     /// It has begun.
     Started(CaptureStarted),
-    /// It has not.
+    /// It does not begin.
     Refused(ErrorBody),
 }
 

@@ -94,7 +94,7 @@ pub use attach::{
 };
 pub use capture::{
     CAPTURE_REQUEST_BYTES_MAX, CAPTURE_SUFFIX, CaptureAnswer, CaptureDirection, CaptureEnd,
-    CaptureKind, CaptureRequest, CaptureStarted, TENANT_INSTRUCTIONS_MAX,
+    CaptureKind, CaptureOffer, CaptureRequest, CaptureStarted, TENANT_INSTRUCTIONS_MAX,
 };
 pub use diff::{Change, Object, diff, patch};
 pub use error::{Detail, ErrorBody, ErrorCode};

@@ -8,6 +8,8 @@
 //! from a member:  rx_burst -> [capture] -> stages -> bridge -> sent, dropped: the record says why -> published
 //! to a member:    stages -> rates -> its ring -> [capture]; a frame that dies on the way has a record that says why
 //! ```
+//! A frame that waits on its way from a member has a record of its arrival, and one more if it dies then.
+//!
 //! The filter runs over the private bytes of a whole burst in one pass. Frames of which it reads more, or that have a tag on the wire of
 //! their member only, it runs over one by one: their bytes are copied to private memory once, and both the filter and the record have them
 //! from there.
@@ -31,11 +33,13 @@ use windlass_attach::soft;
 pub(crate) use windlass_capture::ring::Way;
 use windlass_capture::ring::{Head, Memory, Place, Writer};
 use windlass_capture::{Frames, Program, Runs, number};
-use windlass_frame::{BURST, FRAME_MAX, HEADROOM, Heads, Pick, Tick};
-use windlass_shm::{Section, Tails};
+use windlass_frame::{BURST, FRAME_MAX, HEADROOM, Heads, Pick, RxId, Tick};
+use windlass_shaper::{Cause, Direction};
+use windlass_shm::{Section, SegStore, Tails};
 use windlass_stats::Drop;
 use windlass_wire::ether;
 
+use crate::hold::{Held, Pool};
 use crate::visit::ALL;
 
 /// Captures of one member at most: half of them of itself, half of its bridge.
@@ -84,10 +88,10 @@ struct Lane {
 }
 
 impl Capture {
-    /// A capture into `memory`, which has a ring for each of so many workers. The reader is woken by a byte that is sent to `reader`.
+    /// A capture into `memory`, which has a ring for each worker. The reader is woken by a byte that is sent to `reader`.
     pub fn new(
         (filter, snap, points): (Option<Program>, u32, Points),
-        (memory, workers): (&Arc<Memory>, u32),
+        memory: &Arc<Memory>,
         reader: OwnedFd,
     ) -> Capture {
         let lane = |worker| {
@@ -99,7 +103,7 @@ impl Capture {
                 places: Box::new([Place::default(); BURST]),
             })
         };
-        let lanes = (0..workers).map(lane).collect();
+        let lanes = (0..memory.shape().workers).map(lane).collect();
         Capture {
             filter,
             snap,
@@ -280,6 +284,68 @@ impl Watch {
         let (first, skip) = (view.bytes(), view.taken);
         let rest = skipping(burst.tails, pick.index(), skip);
         lane.writer.push(burst.section, head, snap, first, rest)
+    }
+}
+
+/// The captures of a member, for frames that die while they wait on their way from or to it.
+#[derive(Clone, Copy)]
+pub(crate) struct Deaths<'a> {
+    pub(crate) watches: &'a [Watch],
+    pub(crate) way: Way,
+    pub(crate) section: &'a Section<'a>,
+    pub(crate) worker: u16,
+    pub(crate) now: Tick,
+}
+
+impl Deaths<'_> {
+    /// Why a queue of this direction drops a frame.
+    pub(crate) fn reason(&self, cause: Cause) -> Drop {
+        cause.reason(match self.way {
+            Way::From => Direction::Out,
+            Way::To => Direction::In,
+        })
+    }
+
+    /// Tells of a frame of a burst.
+    #[cold]
+    pub(crate) fn tell(&self, heads: &Heads, tails: &Tails<'_>, reason: Drop, pick: Pick) {
+        let burst = Burst {
+            section: self.section,
+            worker: self.worker,
+            now: self.now,
+            heads,
+            tails,
+        };
+        note(self.watches, &burst, (self.way, Some(reason)), &[pick]);
+    }
+
+    /// Tells of a frame that `restore` makes the first of a burst.
+    pub(crate) fn tell_restored<'q>(
+        &'q self,
+        (heads, store): &'q mut (Box<Heads>, SegStore),
+        reason: Drop,
+        is_tagged: bool,
+        restore: impl FnOnce(&mut Heads, &mut Tails<'q>),
+    ) {
+        heads.clear(RxId(0), self.now);
+        let mut tails = Tails::bind(store, self.section);
+        restore(heads, &mut tails);
+        heads.n = 1;
+        self.tell(heads, &tails, reason, Pick::frame(0, is_tagged));
+    }
+
+    /// Tells of a frame that waited.
+    #[cold]
+    pub(crate) fn tell_held<'q>(
+        &'q self,
+        shown: &'q mut (Box<Heads>, SegStore),
+        pool: &'q Pool,
+        (held, is_tagged): (&Held, bool),
+        reason: Drop,
+    ) {
+        self.tell_restored(shown, reason, is_tagged, |heads, tails| {
+            pool.restore(held, heads, tails, 0);
+        });
     }
 }
 

@@ -9,6 +9,7 @@ use windlass_bridge::fdb::FdbWriter;
 use windlass_frame::{FloodId, RxId, Tick};
 use windlass_stats::{MemberCounters, Padded};
 
+use crate::capture::Watch;
 use crate::grace::QsbrGrace;
 use crate::ring::RxRing;
 use crate::worker::Handover;
@@ -27,10 +28,11 @@ pub(crate) enum Command {
         to: u16,
         handover: Arc<Handover>,
     },
-    /// Give the receive halves of a member back. No topology may have it any more: `counters` are its own.
+    /// Give the receive halves of a member back. No topology may have it any more: `counters` and captures are its own.
     Detach {
         member: u16,
         counters: Arc<[Padded<MemberCounters>]>,
+        watches: Arc<[Watch]>,
         done: SyncSender<Vec<Box<dyn RxPort>>>,
     },
     /// Become the home of a bridge's table, in the place of the one before, if there is one: so a bridge has a writer at any

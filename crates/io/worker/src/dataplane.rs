@@ -394,7 +394,8 @@ impl DataPlane {
         let mut drain = Drain::new(self.shared.domain.start_grace());
         for (id, sender) in members {
             if let Some(Some(member)) = self.members.get(usize::from(id)) {
-                drain.take(id, &member.counters, sender, &self.workers);
+                let its = (&member.counters, member.watches.as_slice());
+                drain.take(id, its, sender, &self.workers);
             }
         }
         self.drains.push(drain);

@@ -27,7 +27,7 @@ use windlass_shaper::Direction;
 use windlass_shm::{Section, SegStore, Tails};
 use windlass_stats::{Drop, MemberCounters};
 
-use crate::capture::{self, Watch, Way};
+use crate::capture::{self, Deaths, Watch, Way};
 use crate::counters::WorkerCounters;
 use crate::courtesy::Courtesy;
 use crate::group::List;
@@ -104,22 +104,36 @@ impl Context<'_> {
     }
 
     /// What holds for frames from a member.
-    pub(crate) fn rule_out<'m>(&self, id: u16, member: Option<&'m Member>) -> Rule<'m> {
+    pub(crate) fn rule_out<'m>(&'m self, id: u16, member: Option<&'m Member>) -> Rule<'m> {
         Rule {
             shaper: member.and_then(|member| member.shape_out.as_deref()),
             member: id,
             owner: member.and_then(|member| member.owner),
             worker: self.lane.worker,
             now: self.now,
+            deaths: member.and_then(|member| self.deaths(&member.watches, Way::From)),
         }
     }
 
     /// What holds for frames to a member.
-    pub(crate) fn rule_in<'m>(&self, id: u16, member: Option<&'m Member>) -> Rule<'m> {
+    pub(crate) fn rule_in<'m>(&'m self, id: u16, member: Option<&'m Member>) -> Rule<'m> {
         Rule {
             shaper: member.and_then(|member| member.shape_in.as_deref()),
+            deaths: member.and_then(|member| self.deaths(&member.watches, Way::To)),
             ..self.rule_out(id, member)
         }
+    }
+
+    /// What tells captures, if there are any, of frames that die while they wait.
+    pub(crate) fn deaths<'m>(&'m self, watches: &'m [Watch], way: Way) -> Option<Deaths<'m>> {
+        let deaths = Deaths {
+            watches,
+            way,
+            section: self.section,
+            worker: self.lane.worker,
+            now: self.now,
+        };
+        (!watches.is_empty()).then_some(deaths)
     }
 
     pub(crate) fn counters<'m>(&self, member: &'m Member) -> Option<&'m MemberCounters> {
@@ -774,17 +788,7 @@ impl Egress {
                 cx.charge(&mut self.meter, began, (w.to.0, sent.bytes));
                 count(counters, &sent);
                 if let Some(member) = member.filter(|member| !member.watches.is_empty()) {
-                    let burst = cx.burst(heads, &tails);
-                    note_sent(&member.watches, &burst, picks, &sent);
-                    let rest = picks.get(sent.taken..).unwrap_or(&[]);
-                    let lost = match sent.stop {
-                        Stop::Full => Some(Drop::RingFull),
-                        Stop::Down => Some(Drop::PeerDown),
-                        Stop::Done | Stop::Busy => None,
-                    };
-                    if lost.is_some() {
-                        capture::note(&member.watches, &burst, (Way::To, lost), rest);
-                    }
+                    note_sent(&member.watches, &cx.burst(heads, &tails), picks, &sent);
                 }
                 self.owe(w.to, &sent);
                 match sent.stop {
@@ -800,14 +804,39 @@ impl Egress {
             // No topology has it any more: it is about to be purged.
             (_, None) => (0, None),
         };
-        for spilled in w.frames.drain(..taken) {
-            self.pool.free(spilled.held);
-            if let Some(c) = counters {
-                c.held.add(u64::MAX);
+        let deaths = member.and_then(|member| cx.deaths(&member.watches, Way::To));
+        let gone = gone.map(|(reason, n)| (reason, taken - n));
+        for (at, spilled) in w.frames.drain(..taken).enumerate() {
+            match gone.filter(|(_, first)| at >= *first) {
+                Some((reason, _)) => self.lose(spilled, deaths, counters, reason),
+                None => self.free(spilled, counters),
             }
         }
-        if let (Some(c), Some((reason, n))) = (counters, gone) {
-            c.drop_frames(reason, n as u64);
+    }
+
+    /// A spilled frame dies.
+    fn lose(
+        &mut self,
+        spilled: Spilled,
+        deaths: Option<Deaths<'_>>,
+        counters: Option<&MemberCounters>,
+        reason: Drop,
+    ) {
+        if let Some(deaths) = deaths {
+            let shown = self.own.get_or_insert_with(Egress::room);
+            deaths.tell_held(shown, &self.pool, (&spilled.held, spilled.tagged), reason);
+        }
+        if let Some(c) = counters {
+            c.drop_frames(reason, 1);
+        }
+        self.free(spilled, counters);
+    }
+
+    /// A spilled frame waits no more.
+    fn free(&mut self, spilled: Spilled, counters: Option<&MemberCounters>) {
+        self.pool.free(spilled.held);
+        if let Some(c) = counters {
+            c.held.add(u64::MAX);
         }
     }
 
@@ -817,7 +846,7 @@ impl Egress {
         self.tasks.clear(Task::Kick(to).number());
         self.tasks.clear(Task::Release(to).number());
         let queues = self.queues.as_mut();
-        let queued = queues.map_or(0, |queues| queues.purge(rule) as u64);
+        let queued = queues.map_or(0, |queues| queues.purge(rule, Drop::PeerDown) as u64);
         if let Some(c) = counters {
             c.held.add(queued.wrapping_neg());
             c.drop_frames(Drop::PeerDown, queued);
@@ -828,11 +857,7 @@ impl Egress {
                 return true;
             }
             for spilled in w.frames.drain(..) {
-                self.pool.free(spilled.held);
-                if let Some(c) = counters {
-                    c.held.add(u64::MAX);
-                    c.drop_frames(Drop::PeerDown, 1);
-                }
+                self.lose(spilled, rule.deaths, counters, Drop::PeerDown);
             }
             false
         });

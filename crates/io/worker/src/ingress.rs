@@ -104,12 +104,13 @@ impl Ingress {
     #[inline(never)]
     pub(crate) fn leave(
         &mut self,
+        cx: &Context<'_>,
         (member, attachment): (&Member, u64),
-        (counters, worker): (&MemberCounters, u16),
+        counters: &MemberCounters,
         heads: &mut Heads,
         tails: &mut Tails<'_>,
     ) {
-        let (from, now) = (heads.from.0, heads.now);
+        let from = heads.from.0;
         let mut leaving = Leaving::new(heads, tails);
         for stage in &member.ingress {
             stage.leave(&mut leaving);
@@ -118,13 +119,7 @@ impl Ingress {
         if member.shape_out.is_none() && !had_waiting {
             return;
         }
-        let rule = Rule {
-            shaper: member.shape_out.as_deref(),
-            member: from,
-            owner: member.owner,
-            worker,
-            now,
-        };
+        let rule = cx.rule_out(from, Some(member));
         let mut tally = Tally::default();
         for i in 0..heads.n {
             let pick = Pick::frame(i, false);
@@ -169,7 +164,7 @@ impl Ingress {
 
     /// Drops what waits of a member whose rings are taken away.
     pub(crate) fn purge(&mut self, rule: &Rule<'_>, counters: Option<&MemberCounters>) {
-        let n = self.queues.purge(rule) as u64;
+        let n = self.queues.purge(rule, Drop::NotReady) as u64;
         self.set_due(rule.member);
         if let Some(counters) = counters {
             counters.rx_held.add(n.wrapping_neg());

@@ -16,12 +16,13 @@
 
 use windlass_attach::port::TxCaps;
 use windlass_attach::soft;
-use windlass_frame::{BURST, Gso, Heads, Meta, Offload, Pick, Tick};
+use windlass_frame::{BURST, Claim, Gso, HEADROOM, Heads, Meta, Offload, Pick, SNAP, Tick};
 use windlass_nic::FlowHash;
 use windlass_shaper::{Backlog, Cause, Direction, Flow, Place, Shaper, Waiting, ecn};
-use windlass_shm::Tails;
-use windlass_stats::MemberCounters;
+use windlass_shm::{Foreign, SegStore, Tails};
+use windlass_stats::{Drop, MemberCounters};
 
+use crate::capture::Deaths;
 use crate::hold::{BLOCK, Held, Pool};
 
 /// Frames that wait for one member at most, in one direction.
@@ -78,6 +79,8 @@ pub(crate) struct Rule<'a> {
     pub(crate) owner: Option<u32>,
     pub(crate) worker: u16,
     pub(crate) now: Tick,
+    /// Captures that are told of frames which die while they wait.
+    pub(crate) deaths: Option<Deaths<'a>>,
 }
 
 impl Rule<'_> {
@@ -142,6 +145,8 @@ pub(crate) struct Queues {
     queues: Vec<Queue>,
     frames: usize,
     pushed: u64,
+    /// Where frames that die are shown to captures: made when it is first needed.
+    shown: Option<(Box<Heads>, SegStore)>,
 }
 
 impl Queues {
@@ -153,6 +158,7 @@ impl Queues {
             queues: Vec::new(),
             frames: 0,
             pushed: 0,
+            shown: None,
         }
     }
 
@@ -240,6 +246,11 @@ impl Queues {
             is_tagged: pick.tagged(),
             takes_mark: ecn::is_capable(heads.private(i), meta.len),
         };
+        if late.held.is_none()
+            && let Some(deaths) = &rule.deaths
+        {
+            deaths.tell(heads, tails, deaths.reason(Cause::Full), pick);
+        }
         self.push(rule, (flow, place), late, tally);
         Outcome::Kept
     }
@@ -291,8 +302,23 @@ impl Queues {
                 true => Some(self.pool.get_or_insert_with(|| Pool::of(MEMORY / BLOCK))),
                 false => None,
             };
+            let held = pool.and_then(|pool| pool.hold_bytes(frame, meta));
+            if held.is_none()
+                && let Some(deaths) = &rule.deaths
+            {
+                let shown = self.shown.get_or_insert_with(room);
+                let is_tagged = pick.tagged();
+                deaths.tell_restored(
+                    shown,
+                    deaths.reason(Cause::Full),
+                    is_tagged,
+                    |heads, tails| {
+                        restore_bytes(frame, meta, heads, tails);
+                    },
+                );
+            }
             let late = Late {
-                held: pool.and_then(|pool| pool.hold_bytes(frame, meta)),
+                held,
                 bytes,
                 key,
                 is_tagged: pick.tagged(),
@@ -304,7 +330,12 @@ impl Queues {
         match done {
             Ok(_) => tally.cut = tally.cut.wrapping_add(made).wrapping_sub(1),
             // It cannot be cut, and so not be sent to anybody who does not take it whole.
-            Err(_) => tally.drops[Cause::Full as usize] += 1,
+            Err(_) => {
+                tally.drops[Cause::Full as usize] += 1;
+                if let Some(deaths) = &rule.deaths {
+                    deaths.tell(heads, tails, deaths.reason(Cause::Full), pick);
+                }
+            }
         }
         Outcome::Kept
     }
@@ -389,7 +420,19 @@ impl Queues {
             counters.end_hold();
             counters.drop_frame(cause);
         });
+        if let Some(deaths) = &rule.deaths {
+            self.tell(deaths, &frame.item, deaths.reason(cause));
+        }
         self.free(at, frame);
+    }
+
+    /// Has captures know of a frame that waited.
+    #[cold]
+    fn tell(&mut self, deaths: &Deaths<'_>, frame: &Copied, reason: Drop) {
+        if let Some(pool) = &self.pool {
+            let shown = self.shown.get_or_insert_with(room);
+            deaths.tell_held(shown, pool, (&frame.held, frame.is_tagged), reason);
+        }
     }
 
     /// A frame waits no more.
@@ -481,8 +524,8 @@ impl Queues {
         marked
     }
 
-    /// Forgets all of a member; how many frames there were.
-    pub(crate) fn purge(&mut self, rule: &Rule<'_>) -> usize {
+    /// Forgets all of a member, for a reason; how many frames there were.
+    pub(crate) fn purge(&mut self, rule: &Rule<'_>, reason: Drop) -> usize {
         let Some(at) = self.position(rule.member) else {
             return 0;
         };
@@ -493,11 +536,33 @@ impl Queues {
                 counters.end_hold();
                 counters.lost.add(1);
             });
+            if let Some(deaths) = &rule.deaths {
+                self.tell(deaths, &frame.item, reason);
+            }
             self.free(at, frame);
         }
         self.queues.swap_remove(at);
         n
     }
+}
+
+fn room() -> (Box<Heads>, SegStore) {
+    (Heads::boxed(), SegStore::default())
+}
+
+/// Makes bytes of our own the first frame of a burst.
+fn restore_bytes<'q>(bytes: &'q [u8], meta: Meta, heads: &mut Heads, tails: &mut Tails<'q>) {
+    let (start, rest) = bytes.split_at(bytes.len().min(SNAP));
+    heads.snap[0].0[HEADROOM..HEADROOM + start.len()].copy_from_slice(start);
+    heads.admit(0, bytes.len() as u32, Claim::NONE);
+    let Meta { len, have, at, .. } = heads.meta[0];
+    heads.meta[0] = Meta {
+        len,
+        have,
+        at,
+        ..meta
+    };
+    tails.push(0, Foreign::private(rest));
 }
 
 #[cfg(test)]
@@ -509,9 +574,8 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use windlass_frame::{Claim, HEADROOM, RxId, SNAP};
+    use windlass_frame::RxId;
     use windlass_shaper::Bucket;
-    use windlass_shm::{Foreign, SegStore};
     use windlass_sync::qsbr::{Domain, Section};
     use windlass_wire::MacAddr;
     use windlass_wire::build::{self, Ends, Link};
@@ -526,6 +590,7 @@ mod tests {
             owner: None,
             worker: 0,
             now: NOW,
+            deaths: None,
         }
     }
 
@@ -581,7 +646,7 @@ mod tests {
         assert!(queues.advance(&rule(1, None)).is_nothing());
         assert_eq!(queues.due(1), Some(Tick(0)));
         (1..8).for_each(|to| {
-            queues.purge(&rule(to, None));
+            queues.purge(&rule(to, None), Drop::PeerDown);
             assert_eq!(queues.due(to), None);
         });
         let pool = queues.pool.expect("frames have waited");

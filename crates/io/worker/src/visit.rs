@@ -150,8 +150,8 @@ impl Scratch {
                 way.carry_watched(member, &mut self.ingress, heads, &mut tails, received);
             } else {
                 if is_staged {
-                    let (from, by) = ((member, ring.attachment), (&**counters, cx.lane.worker));
-                    self.ingress.leave(from, by, heads, &mut tails);
+                    let from = (member, ring.attachment);
+                    self.ingress.leave(cx, from, counters, heads, &mut tails);
                 }
                 way.carry(heads, &tails, received);
             }
@@ -366,8 +366,8 @@ impl Way<'_> {
     ) {
         let worker = self.cx.lane.worker;
         let begun = Begun::new(&member.watches, &self.cx.burst(heads, tails));
-        let by = (self.counters, worker);
-        ingress.leave((member, self.attachment), by, heads, tails);
+        let from = (member, self.attachment);
+        ingress.leave(self.cx, from, self.counters, heads, tails);
         self.carry(heads, tails, decided);
         begun.end(worker, heads);
     }

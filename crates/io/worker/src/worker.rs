@@ -38,6 +38,7 @@ use windlass_sync::{mpsc, pause, spsc};
 use windlass_sys::epoll::{Epoll, Interest};
 
 use crate::bell::Bell;
+use crate::capture::{Watch, Way};
 use crate::command::{Command, Condemned, Relayed};
 use crate::counters::WorkerCounters;
 use crate::egress::{Context, Egress, RELEASED};
@@ -45,6 +46,7 @@ use crate::flood::{COPIES_BUSY, COPIES_IDLE, Floods};
 use crate::grace::QsbrGrace;
 use crate::local::{LocalFrame, Notice};
 use crate::meter::{LAP_NS, STALLS, Sense};
+use crate::queue::Rule;
 use crate::ring::{Rings, RxRing, Spin, State};
 use crate::timers::Timers;
 use crate::topo::Topo;
@@ -739,9 +741,11 @@ impl Worker {
                 Command::Detach {
                     member,
                     counters,
+                    watches,
                     done,
                 } => {
-                    let rings = self.detach(member, &counters);
+                    let now = self.now(time);
+                    let rings = self.detach(member, (&counters, &watches), now);
                     let _ = done.send(rings);
                 }
                 Command::Home { bridge, writer } => self.set_home(bridge, Some(*writer), time),
@@ -859,7 +863,8 @@ impl Worker {
     fn detach(
         &mut self,
         member: u16,
-        counters: &[Padded<MemberCounters>],
+        (counters, watches): (&[Padded<MemberCounters>], &[Watch]),
+        now: Tick,
     ) -> Vec<Box<dyn windlass_attach::port::RxPort>> {
         let rings = self.rings.remove_member(member);
         self.counters()
@@ -871,15 +876,23 @@ impl Worker {
             section: &section,
             topo,
             lane: self.lane,
-            now: Tick(0),
+            now,
         };
         let found = topo.member(member);
         let counters = counters.get(usize::from(self.lane.worker)).map(|c| &**c);
-        self.egress.purge(&cx.rule_in(member, found), counters);
+        let (to, from) = (cx.rule_in(member, found), cx.rule_out(member, found));
+        let deaths = |way| cx.deaths(watches, way);
+        let to = Rule {
+            deaths: deaths(Way::To),
+            ..to
+        };
+        let from = Rule {
+            deaths: deaths(Way::From),
+            ..from
+        };
+        self.egress.purge(&to, counters);
         self.floods.purge(member, counters);
-        self.scratch
-            .ingress
-            .purge(&cx.rule_out(member, found), counters);
+        self.scratch.ingress.purge(&from, counters);
         for (slot, ring) in &rings {
             self.looks.clear(*slot);
             if matches!(ring.state, State::Idle | State::Unsure(_)) {

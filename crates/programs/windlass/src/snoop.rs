@@ -38,6 +38,9 @@ use text::Lines;
 /// Bytes of a frame that are captured if nothing else is said: all of any.
 const SNAP: u32 = 262_144;
 
+/// Steps by which a capture's priority is lowered.
+const NICE: i32 = 10;
+
 /// How long the daemon may take to end the capture behind a signal.
 const END: Duration = Duration::from_secs(1);
 
@@ -88,6 +91,8 @@ pub(crate) fn run(
         ring_bytes: (args.buffer << 10).next_power_of_two(),
         filter: filter::compile(&args.filter.join(" "), snap)?,
     };
+    // A capture leaves the processor to what it captures. A wish.
+    let _ = rustix::process::nice(NICE);
     // Before anything is captured: a signal ends the capture, and not the process.
     let signals = Signals::take_over(&[SIGINT, SIGTERM, SIGHUP]);
     let signals = signals.map_err(|errno| Failure::from(io::Error::from(errno)))?;

@@ -47,7 +47,7 @@ use windlass_api::{
 };
 use windlass_attach::endpoint::Handed;
 use windlass_capture::Program;
-use windlass_capture::ring::Shape;
+use windlass_capture::ring::{Memory, Shape};
 use windlass_worker::Capture;
 
 /// What the thread that drives members does itself while no frame is forwarded, so that no other one is waited for; whether it
@@ -245,8 +245,8 @@ pub struct CaptureWanted {
     pub filter: Option<Program>,
     /// Bytes of each frame at most.
     pub snap: u32,
-    /// Bytes of each worker's ring.
-    pub ring_bytes: u32,
+    /// Where its records go; the reader has mapped it.
+    pub memory: Arc<Memory>,
     /// A socket at whose other end its reader is.
     pub reader: OwnedFd,
 }
@@ -258,10 +258,6 @@ pub struct CaptureMade {
     pub capture: Arc<Capture>,
     /// What it is of.
     pub kind: CaptureKind,
-    /// Its memory, for the reader.
-    pub memory: OwnedFd,
-    /// How that is divided.
-    pub shape: Shape,
 }
 
 /// The data plane. The contract of all calls is in the module's theory statement.
@@ -470,6 +466,14 @@ pub trait Backend: Send {
             tables: bridges.iter().map(|bridge| self.table(bridge)).collect(),
             workers: self.workers(),
         }
+    }
+
+    /// How the memory of a capture is divided whose rings have so many bytes.
+    ///
+    /// # Errors
+    /// There is no such memory.
+    fn capture_shape(&mut self, _ring_bytes: u32) -> Result<Shape, BackendError> {
+        Err(BackendError::Unsupported("there are no workers".into()))
     }
 
     /// Begins a capture. It ends with [`Backend::end_capture`], or when its link goes.

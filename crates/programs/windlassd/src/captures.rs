@@ -1,19 +1,19 @@
 //! The socket of captures: each connection is one capture ([`windlass_api::capture`]).
 //!
 //! # Model
-//! Each connection has a thread, which reads the request, has the engine decide about it, hands the memory over, and then waits for
-//! the end of the connection. Nothing passes through it: workers write into the memory and wake the reader themselves. Once a second it
+//! Each connection has a thread, which reads the request, has the engine decide about it, hands the memory over, closes that once the
+//! reader has mapped it, has the engine begin, and then waits for the end of the connection. Nothing passes through it: workers write into the memory and wake the reader themselves. Once a second it
 //! tells the capture the time of day.
 //!
 //! # Limits
-//! [`CONNECTIONS_MAX`] in all; `captures-per-uid-max` for who is no operator. A request has to arrive within [`REQUEST_TIME_MAX`].
+//! [`CONNECTIONS_MAX`] in all; `captures-per-uid-max` for who is no operator. A request, and the word that the memory is mapped, have to arrive within [`REQUEST_TIME_MAX`] each.
 //!
 //! # Failure modes
 //! A reader that is killed, or stops, costs its own connection. What it sends besides the request is read and forgotten; before Linux
 //! 6.16 it can send descriptors, whose close may keep this connection's thread, and nobody else.
 
 use std::io::{self, Read};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,8 +23,10 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use windlass_api::{
-    CAPTURE_REQUEST_BYTES_MAX, CaptureAnswer, CaptureRequest, CaptureStarted, ErrorBody, ErrorCode,
+    CAPTURE_REQUEST_BYTES_MAX, CaptureAnswer, CaptureOffer, CaptureRequest, CaptureStarted,
+    ErrorBody, ErrorCode,
 };
+use windlass_capture::ring::{MapError, Memory, Shape};
 use windlass_stats::Drop as Reason;
 use windlass_sys::unix;
 use windlass_worker::Capture;
@@ -38,7 +40,7 @@ use crate::shares::{Held, Share};
 
 /// Connections in all.
 pub const CONNECTIONS_MAX: usize = 80;
-/// Time in which a request has to arrive.
+/// Time in which a line has to arrive.
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(5);
 /// How often a capture is told the time of day.
 const CLOCK: Duration = Duration::from_secs(1);
@@ -108,10 +110,7 @@ impl Context {
         match self.begin(&stream) {
             Ok((peer, _held, made)) => {
                 let is_told = answer(&stream, &made);
-                let CaptureMade {
-                    capture, memory, ..
-                } = made;
-                drop(memory);
+                let capture = made.capture;
                 if let Err(errno) = is_told {
                     tracing::debug!("the reader of a capture: {errno}");
                 } else {
@@ -142,38 +141,54 @@ impl Context {
                 Some(holders.take(Share::Captures, peer.uid, max)?)
             }
         };
-        let request = read_request(stream)?;
-        let reader = OwnedFd::from(stream.try_clone().map_err(host)?);
+        let malformed =
+            |error: serde_json::Error| ErrorBody::plain(ErrorCode::Malformed, error.to_string());
+        let request: CaptureRequest =
+            serde_json::from_slice(&read_line(stream)?).map_err(malformed)?;
+        let wanted = request.clone();
+        let offered = self
+            .engine
+            .call(&peer, move |engine| engine.offer_capture(&peer, &wanted));
+        let shape = self.runtime.block_on(offered)?;
+        let failed = |error: MapError| {
+            let message = format!("memory for the capture: {error}");
+            ErrorBody::plain(ErrorCode::Host, message)
+        };
+        let (memory, fd) = Memory::create(shape).map_err(failed)?;
+        offer(stream, shape, fd.as_fd()).map_err(|errno| host(errno.into()))?;
+        read_line(stream)?;
+        memory.close(fd.as_fd()).map_err(failed)?;
+        let ends = (memory, OwnedFd::from(stream.try_clone().map_err(host)?));
         let begun = self.engine.call(&peer, move |engine| {
-            engine.start_capture(&peer, request, reader)
+            engine.start_capture(&peer, request, ends)
         });
         Ok((peer, held, self.runtime.block_on(begun)?))
     }
 }
 
-fn read_request(stream: &UnixStream) -> Result<CaptureRequest, ErrorBody> {
+fn read_line(stream: &UnixStream) -> Result<Vec<u8>, ErrorBody> {
     let malformed = |message: String| ErrorBody::plain(ErrorCode::Malformed, message);
     let until = Instant::now() + REQUEST_TIME_MAX;
     let (mut line, mut room) = (Vec::new(), [0; 4096]);
     while line.last() != Some(&b'\n') {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            let message = "the request did not arrive in time";
+            let message = "a line did not arrive in time";
             return Err(ErrorBody::plain(ErrorCode::Timeout, message));
         }
         if line.len() > CAPTURE_REQUEST_BYTES_MAX {
-            let message = format!("a request has {CAPTURE_REQUEST_BYTES_MAX} bytes at most");
+            let message = format!("a line has {CAPTURE_REQUEST_BYTES_MAX} bytes at most");
             return Err(ErrorBody::plain(ErrorCode::TooLarge, message));
         }
         let read = stream.set_read_timeout(Some(left));
         match read.and_then(|()| (&*stream).read(&mut room)) {
-            Ok(0) => return Err(malformed("the request has no end".into())),
+            Ok(0) => return Err(malformed("the line has no end".into())),
             Ok(n) => line.extend(room.get(..n).unwrap_or(&[])),
             Err(error) if is_nothing(&error) => {}
             Err(error) => return Err(malformed(error.to_string())),
         }
     }
-    serde_json::from_slice(&line).map_err(|error| malformed(error.to_string()))
+    Ok(line)
 }
 
 /// Nothing came in time, or a signal did.
@@ -182,17 +197,21 @@ fn is_nothing(error: &io::Error) -> bool {
     matches!(error.kind(), Interrupted | TimedOut | WouldBlock)
 }
 
+fn offer(stream: &UnixStream, shape: Shape, memory: BorrowedFd<'_>) -> rustix::io::Result<()> {
+    let line = line(&CaptureAnswer::Offered(CaptureOffer {
+        workers: shape.workers,
+        ring_bytes: shape.ring_bytes,
+    }));
+    unix::send_with_fds(stream, &[io::IoSlice::new(&line)], &[memory]).map(drop)
+}
+
 fn answer(stream: &UnixStream, made: &CaptureMade) -> rustix::io::Result<()> {
     let reasons = Reason::ALL.iter().map(|reason| reason.name().to_owned());
     let started = CaptureStarted {
         kind: made.kind,
-        workers: made.shape.workers,
-        ring_bytes: made.shape.ring_bytes,
         reasons: reasons.collect(),
     };
-    let line = line(&CaptureAnswer::Started(started));
-    let parts = [io::IoSlice::new(&line)];
-    unix::send_with_fds(stream, &parts, &[made.memory.as_fd()]).map(drop)
+    unix::send_now(stream, &line(&CaptureAnswer::Started(started))).map(drop)
 }
 
 fn refuse(stream: &UnixStream, error: ErrorBody) {

@@ -4,12 +4,14 @@ use std::os::fd::AsFd;
 use windlass_attach::port::{Lane, Sent, Stop, TxCaps, TxPort};
 use windlass_capture::Instruction;
 use windlass_capture::ring::{Reader, Shape};
-use windlass_frame::{Claim, HEADROOM, RxId, SNAP, TxId};
+use windlass_frame::{Claim, HEADROOM, RxId, SNAP, TxId, Verdict};
+use windlass_shaper::{Bucket, Shaper};
 use windlass_shm::{Foreign, SegStore};
 use windlass_stats::{MemberCounters, Padded};
 use windlass_sync::qsbr::Domain;
 
 use crate::egress::{Context, Egress};
+use crate::ingress::Ingress;
 use crate::meter::{Account, Sense, Used};
 use crate::topo::{Member, Topo};
 
@@ -28,7 +30,7 @@ fn capture(filter: Option<Program>, snap: u32) -> (Watch, Reader, OwnedFd) {
     let (memory, fd) = Memory::create(SHAPE).expect("memory");
     let kind = windlass_sys::unix::SocketKind::Stream;
     let (ours, theirs) = windlass_sys::unix::pair(kind).expect("sockets");
-    let capture = Capture::new((filter, snap, ALL), (&memory, 1), ours);
+    let capture = Capture::new((filter, snap, ALL), &memory, ours);
     capture.set_clock(Tick(5), 1_000_005);
     let watch = Watch {
         capture: Arc::new(capture),
@@ -184,6 +186,127 @@ fn member(port: Option<Arc<dyn TxPort>>, watch: Watch) -> Member {
     }
 }
 
+fn egress() -> Egress {
+    let sense = Sense {
+        now_ns: Box::new(|| 0),
+        used: Box::new(Used::default),
+    };
+    Egress::new(1, [1, 2], sense)
+}
+
+/// Another worker has its ring.
+struct Busy;
+
+impl TxPort for Busy {
+    fn caps(&self) -> TxCaps {
+        TxCaps::default()
+    }
+
+    fn tx_burst(&self, _: &Section<'_>, _: Lane, _: &Heads, _: &Tails<'_>, _: &[Pick]) -> Sent {
+        Sent {
+            stop: Stop::Busy,
+            ..Sent::default()
+        }
+    }
+
+    fn kick(&self, _: Lane) {}
+}
+
+/// A rate that lets nothing go for a long time.
+fn slow(direction: Direction) -> Option<Arc<Shaper>> {
+    let limit = Arc::new(Bucket::new(1_000));
+    limit.reserve(Tick(7), 60_000, false);
+    Shaper::new(direction, Vec::new(), Some(limit)).map(Arc::new)
+}
+
+/// Why each frame of a number that began in these bursts died, in the order of their first two bytes; none: it has no record with a reason.
+fn reasons(reader: &mut Reader, frames: usize) -> Vec<Option<Drop>> {
+    let (mut told, mut bytes) = (vec![None; frames], Vec::new());
+    while let Some(head) = reader.next(&mut bytes) {
+        assert_eq!((bytes.len(), head.len), (16, 300));
+        assert_eq!(bytes[2..16], [9; 14]);
+        let number = usize::from(u16::from_be_bytes([bytes[0], bytes[1]]));
+        let reason = Drop::ALL
+            .iter()
+            .find(|reason| **reason as u8 + 1 == head.reason);
+        if let Some(reason) = reason {
+            assert_eq!(told[number].replace(*reason), None, "it died once");
+        }
+    }
+    told
+}
+
+/// Frames that die while they wait, for a rate or for a ring, have a record that says why, as they were: those for which queues have no
+/// room, and those that wait when the member goes.
+#[test]
+fn who_dies_waiting_is_told() {
+    use windlass_stats::Drop::{NotReady, PeerDown, QueueFull, RxQueueFull};
+    const FRAMES: usize = 600;
+    let domain = Domain::new(1);
+    let port = || Some(Arc::new(Busy) as _);
+    for (way, shaped, full, gone) in [
+        (Way::To, true, QueueFull, PeerDown),
+        (Way::To, false, PeerDown, PeerDown),
+        (Way::From, true, RxQueueFull, NotReady),
+    ] {
+        let (watch, mut reader, _socket) = capture(None, 16);
+        let mut member = member(port(), watch);
+        if shaped {
+            member.shape_in = slow(Direction::In);
+            member.shape_out = slow(Direction::Out);
+        }
+        let topo = Topo {
+            members: vec![Some(Arc::new(member))],
+            ..Topo::default()
+        };
+        let mut worker = domain.register();
+        let section = worker.section();
+        let (mut heads, mut store) = (Heads::boxed(), SegStore::default());
+        let (mut egress, mut ingress) = (egress(), Ingress::new([1, 2]));
+        let cx = Context {
+            section: &section,
+            topo: &topo,
+            lane: Lane {
+                worker: 0,
+                workers: 1,
+            },
+            now: Tick(7),
+        };
+        let member = topo.member(0).expect("a member");
+        let counters = &member.counters[0];
+        let sent = if shaped { FRAMES } else { 60 };
+        for first in (0..sent).step_by(60) {
+            let numbered = |number: usize| {
+                let mut frame = vec![9; 300];
+                frame[..2].copy_from_slice(&(number as u16).to_be_bytes());
+                frame
+            };
+            let frames: Vec<Vec<u8>> = (first..first + 60).map(numbered).collect();
+            let mut tails = Tails::bind(&mut store, &section);
+            fill(&frames, &mut heads, &mut tails);
+            if way == Way::From {
+                ingress.leave(&cx, (member, 1), counters, &mut heads, &mut tails);
+                assert_eq!(heads.verdict[..60], [Verdict::HELD; 60]);
+            } else {
+                let picks: Vec<Pick> = (0..60).map(|i| Pick::frame(i, false)).collect();
+                assert_eq!(egress.offer(&cx, &heads, &tails, TxId(0), &picks), 60);
+            }
+        }
+        let room = egress.held_frames() + ingress.queues.len();
+        assert!(if shaped {
+            (1..sent).contains(&room)
+        } else {
+            room == sent
+        });
+        egress.purge(&cx.rule_in(0, Some(member)), Some(counters));
+        ingress.purge(&cx.rule_out(0, Some(member)), Some(counters));
+        let told = reasons(&mut reader, sent);
+        let of = |reason| told.iter().filter(|told| **told == Some(reason)).count();
+        assert_eq!(of(gone), room);
+        assert_eq!(of(full), if full == gone { room } else { sent - room });
+    }
+}
+
 /// Each frame for a member has one record: delivered, or why it was not, by the port, for want of room, or because nobody is there. What has no room
 /// is tried once more before.
 #[test]
@@ -209,11 +332,7 @@ fn every_end_of_a_frame_is_told() {
         let (mut heads, mut store) = (Heads::boxed(), SegStore::default());
         let mut tails = Tails::bind(&mut store, &section);
         fill(&frames, &mut heads, &mut tails);
-        let sense = Sense {
-            now_ns: Box::new(|| 0),
-            used: Box::new(Used::default),
-        };
-        let mut egress = Egress::new(1, [1, 2], sense);
+        let mut egress = egress();
         let cx = Context {
             section: &section,
             topo: &topo,

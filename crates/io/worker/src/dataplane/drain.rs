@@ -17,6 +17,7 @@ use windlass_stats::{MemberCounters, Padded};
 use windlass_sync::qsbr::{Domain, Grace};
 
 use super::handle::WorkerHandle;
+use crate::capture::Watch;
 use crate::command::Command;
 
 type Rings = Vec<Box<dyn RxPort>>;
@@ -49,17 +50,19 @@ impl Drain {
     pub(super) fn take(
         &mut self,
         member: u16,
-        counters: &Arc<[Padded<MemberCounters>]>,
+        (counters, watches): (&Arc<[Padded<MemberCounters>]>, &[Watch]),
         sender: Option<Arc<dyn TxPort>>,
         workers: &[WorkerHandle],
     ) {
         self.detached.push(member);
         self.senders.extend(sender);
+        let watches: Arc<[Watch]> = watches.into();
         for worker in workers {
             let (done, given_back) = sync_channel(1);
             worker.send(Command::Detach {
                 member,
                 counters: counters.clone(),
+                watches: watches.clone(),
                 done,
             });
             self.rings_out.push(given_back);

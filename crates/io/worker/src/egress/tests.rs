@@ -281,6 +281,7 @@ fn queues_end_with_their_limit() {
         owner: None,
         worker: 0,
         now,
+        deaths: None,
     };
     egress.purge(&rule, Some(&gone.counters[0]));
     assert_eq!((egress.held_frames(), egress.next_due()), (0, None));

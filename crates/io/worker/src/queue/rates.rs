@@ -224,6 +224,7 @@ fn check(direction: Direction, of: Of, rate: u64, load: Load) {
             owner: None,
             worker: 0,
             now: START.plus(now),
+            deaths: None,
         };
         let before = line.sent;
         line.serve(&rule);

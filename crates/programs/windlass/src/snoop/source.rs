@@ -3,12 +3,12 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use windlass_api::{
-    CAPTURE_SUFFIX, CaptureAnswer, CaptureEnd, CaptureKind, CaptureRequest, CaptureStarted,
+    CAPTURE_SUFFIX, CaptureAnswer, CaptureEnd, CaptureKind, CaptureOffer, CaptureRequest,
     ErrorBody, ErrorCode,
 };
 use windlass_capture::ring::{Counted, Kind, MapError, Reader, Shape};
@@ -17,6 +17,9 @@ use windlass_sys::unix::{self, SocketKind};
 
 use super::{Shown, direction};
 use crate::failure::Failure;
+
+/// How long it sleeps behind frames: a hundredth of the time in which a full link fills a ring of 8 MiB with headers.
+const NAP: Duration = Duration::from_micros(100);
 
 /// Bytes of the daemon's answer at most.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
@@ -42,6 +45,8 @@ pub(super) struct Source {
     said: Vec<u8>,
     /// We have ended it.
     is_unwanted: bool,
+    /// Frames have come since it has last waited.
+    has_news: bool,
     /// Why the daemon has ended it.
     reason: Option<String>,
 }
@@ -64,29 +69,30 @@ impl Source {
         };
         let socket = unix::connect(Path::new(&path), SocketKind::Stream).map_err(unreachable)?;
         rustix::io::ioctl_fionbio(&socket, false).map_err(unreachable)?;
+        let broken = |why: String| Failure::of(what, Error::Broken(why));
+        let mut said = Vec::new();
+        let mut ask = |line: &[u8]| {
+            send(&socket, line).map_err(unreachable)?;
+            let (line, memory) = hear(&socket, &mut said).map_err(unreachable)?;
+            let answer =
+                serde_json::from_slice(&line).map_err(|error| broken(error.to_string()))?;
+            match answer {
+                CaptureAnswer::Refused(body) => Err(Failure::of(what, Error::Refused(body))),
+                answer => Ok((answer, memory)),
+            }
+        };
         let mut line = serde_json::to_vec(request).map_err(io::Error::from)?;
         line.push(b'\n');
-        let mut rest = line.as_slice();
-        while !rest.is_empty() {
-            let flags = rustix::net::SendFlags::NOSIGNAL;
-            let sent = rustix::io::retry_on_intr(|| rustix::net::send(&socket, rest, flags));
-            match sent {
-                Ok(n) => rest = rest.get(n..).unwrap_or_default(),
-                // It has refused already.
-                Err(Errno::PIPE) => break,
-                Err(errno) => return Err(unreachable(errno)),
-            }
-        }
-        let Answer { line, said, memory } = answer(&socket).map_err(unreachable)?;
-        let broken = |why: String| Failure::of(what, Error::Broken(why));
-        let answer = serde_json::from_slice(&line).map_err(|error| broken(error.to_string()))?;
-        let started: CaptureStarted = match answer {
-            CaptureAnswer::Started(started) => started,
-            CaptureAnswer::Refused(body) => return Err(Failure::of(what, Error::Refused(body))),
+        let (CaptureAnswer::Offered(offer), memory) = ask(&line)? else {
+            return Err(broken("it has offered no memory".into()));
         };
+        let CaptureOffer {
+            workers,
+            ring_bytes,
+        } = offer;
         let shape = Shape {
-            workers: started.workers,
-            ring_bytes: started.ring_bytes,
+            workers,
+            ring_bytes,
         };
         let shape = shape.check().map_err(|error| broken(error.to_string()))?;
         let memory = memory.ok_or_else(|| broken("it has sent no memory".into()))?;
@@ -94,15 +100,20 @@ impl Source {
             let body = ErrorBody::plain(ErrorCode::Host, format!("the memory: {error}"));
             Failure::of(what, Error::Refused(body))
         };
+        let ring = Reader::new(memory.as_fd(), shape).map_err(host)?;
+        let (CaptureAnswer::Started(started), _) = ask(b"\n")? else {
+            return Err(broken("it has not begun".into()));
+        };
         Ok(Source {
             socket,
-            ring: Reader::new(memory.as_fd(), shape).map_err(host)?,
+            ring,
             kind: started.kind,
             reasons: started.reasons,
             ports: Vec::new(),
             bytes: Vec::new(),
             said,
             is_unwanted: false,
+            has_news: false,
             reason: None,
         })
     }
@@ -110,6 +121,7 @@ impl Source {
     /// The next frame; none if there is none now.
     pub(super) fn next(&mut self) -> Option<Shown<'_>> {
         let head = self.ring.next(&mut self.bytes)?;
+        self.has_news = true;
         let at = usize::from(head.port);
         if self.ports.len() <= at {
             self.ports.resize_with(at + 1, || None);
@@ -142,13 +154,17 @@ impl Source {
         signals: Option<BorrowedFd<'_>>,
         until: Option<Instant>,
     ) -> Result<bool, Failure> {
-        if !self.ring.sleeps() {
+        // While frames come it looks for them now and then, and no worker has to wake it.
+        let naps = std::mem::take(&mut self.has_news);
+        if !naps && !self.ring.sleeps() {
             return Ok(false);
         }
         let socket = PollFd::new(&self.socket, PollFlags::IN);
         let signals = signals.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
         let mut fds: Vec<PollFd<'_>> = [Some(socket), signals].into_iter().flatten().collect();
         let rest = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let nap = naps.then_some(NAP);
+        let rest = rest.into_iter().chain(nap).min();
         let rest = rest.and_then(|rest| Timespec::try_from(rest).ok());
         match poll(&mut fds, rest.as_ref()) {
             Ok(_) => {}
@@ -200,33 +216,34 @@ impl Source {
     }
 }
 
-/// What the daemon has answered.
-struct Answer {
-    line: Vec<u8>,
-    /// What it has said behind it.
-    said: Vec<u8>,
-    memory: Option<OwnedFd>,
+fn send(socket: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
+    while !bytes.is_empty() {
+        let flags = rustix::net::SendFlags::NOSIGNAL;
+        let sent = rustix::io::retry_on_intr(|| rustix::net::send(socket, bytes, flags));
+        match sent {
+            Ok(n) => bytes = bytes.get(n..).unwrap_or_default(),
+            // It has refused already.
+            Err(Errno::PIPE) => break,
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
 }
 
-fn answer(socket: &OwnedFd) -> Result<Answer, Errno> {
-    let mut answer = Answer {
-        line: Vec::new(),
-        said: Vec::new(),
-        memory: None,
-    };
+/// The daemon's next line, and a descriptor that came with it; what it has said behind that line stays in `said`.
+fn hear(socket: &OwnedFd, said: &mut Vec<u8>) -> Result<(Vec<u8>, Option<OwnedFd>), Errno> {
     let mut room = vec![0; ANSWER_BYTES_MAX];
+    let mut memory = None;
     loop {
+        if let Some(at) = said.iter().position(|byte| *byte == b'\n') {
+            return Ok((said.drain(..=at).collect(), memory));
+        }
         let receive = || unix::receive_with_fds(socket, &mut room, 1);
         let mut received = rustix::io::retry_on_intr(receive)?;
-        answer.memory = answer.memory.or_else(|| received.fds.pop());
-        let bytes = room.get(..received.bytes).unwrap_or_default();
-        answer.line.extend(bytes);
-        if let Some(at) = answer.line.iter().position(|byte| *byte == b'\n') {
-            answer.said = answer.line.split_off(at + 1);
-            return Ok(answer);
-        }
-        if received.bytes == 0 || answer.line.len() > ANSWER_BYTES_MAX {
-            return Ok(answer);
+        memory = memory.or_else(|| received.fds.pop());
+        said.extend(room.get(..received.bytes).unwrap_or_default());
+        if received.bytes == 0 || said.len() > ANSWER_BYTES_MAX {
+            return Ok((std::mem::take(said), memory));
         }
     }
 }

@@ -39,6 +39,7 @@ use windlass_api::{
     WorkerStats,
 };
 use windlass_attach::endpoint::Handed;
+use windlass_capture::ring::Shape;
 use windlass_sync::tsc::Clock;
 use windlass_worker::{Capture, DataPlane, DataPlaneOptions};
 
@@ -424,6 +425,10 @@ impl Backend for DataPlaneBackend {
             workers: p.workers(),
         })
         .unwrap_or(unknown)
+    }
+
+    fn capture_shape(&mut self, ring_bytes: u32) -> Result<Shape, BackendError> {
+        self.change(move |p| p.capture_shape(ring_bytes))
     }
 
     fn start_capture(&mut self, wanted: CaptureWanted) -> Result<CaptureMade, BackendError> {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use windlass_api::{
     CaptureKind, CaptureRequest, Document, ErrorBody, ErrorCode, Member, TENANT_INSTRUCTIONS_MAX,
 };
+use windlass_capture::ring::{Memory, Shape};
 use windlass_capture::{Instruction, Program};
 use windlass_worker::Capture;
 
@@ -30,9 +31,44 @@ impl Engine {
         &mut self,
         peer: &Peer,
         request: CaptureRequest,
-        reader: OwnedFd,
+        (memory, reader): (Arc<Memory>, OwnedFd),
     ) -> Result<CaptureMade, ErrorBody> {
-        let kind = captured(peer, &request, &self.document)?;
+        let (kind, filter) = self.check_capture(peer, &request)?;
+        let made = self.backend.start_capture(CaptureWanted {
+            link: request.link,
+            kind,
+            tenant: (!peer.operator).then_some(peer.uid),
+            direction: request.direction,
+            drops: request.drops,
+            filter,
+            snap: request.snap,
+            memory,
+            reader,
+        });
+        made.map_err(ErrorBody::from)
+    }
+
+    /// How the memory of a capture is to be divided that may begin.
+    ///
+    /// # Errors
+    /// As [`Engine::start_capture`].
+    pub fn offer_capture(
+        &mut self,
+        peer: &Peer,
+        request: &CaptureRequest,
+    ) -> Result<Shape, ErrorBody> {
+        self.check_capture(peer, request)?;
+        let shape = self.backend.capture_shape(request.ring_bytes);
+        shape.map_err(ErrorBody::from)
+    }
+
+    /// What a capture is of, and its filter, if it may begin.
+    fn check_capture(
+        &self,
+        peer: &Peer,
+        request: &CaptureRequest,
+    ) -> Result<(CaptureKind, Option<Program>), ErrorBody> {
+        let kind = captured(peer, request, &self.document)?;
         let invalid = |message| Err(ErrorBody::plain(ErrorCode::Invalid, message));
         let instructions = request.filter.len();
         if !peer.operator && instructions > TENANT_INSTRUCTIONS_MAX {
@@ -58,18 +94,7 @@ impl Engine {
                 Some(checked.map_err(refused)?)
             }
         };
-        let made = self.backend.start_capture(CaptureWanted {
-            link: request.link,
-            kind,
-            tenant: (!peer.operator).then_some(peer.uid),
-            direction: request.direction,
-            drops: request.drops,
-            filter,
-            snap: request.snap,
-            ring_bytes: request.ring_bytes,
-            reader,
-        });
-        made.map_err(ErrorBody::from)
+        Ok((kind, filter))
     }
 
     /// Ends a capture; nothing if it has ended.

@@ -48,21 +48,22 @@ impl Active {
 pub(super) struct Captures(Vec<Active>);
 
 impl Ports {
+    /// How the memory of a capture is divided.
+    pub fn capture_shape(&self, ring_bytes: u32) -> Result<Shape, BackendError> {
+        let shape = Shape {
+            workers: self.cores.len() as u32,
+            ring_bytes,
+        };
+        let checked = shape.check();
+        checked.map_err(|error| BackendError::Limit(error.to_string()))
+    }
+
     /// Begins a capture.
     pub fn start_capture(&mut self, wanted: CaptureWanted) -> Result<CaptureMade, BackendError> {
         if self.captures.0.len() >= CAPTURES_MAX {
             let message = format!("all {CAPTURES_MAX} captures are in use");
             return Err(BackendError::Limit(message));
         }
-        let shape = Shape {
-            workers: self.cores.len() as u32,
-            ring_bytes: wanted.ring_bytes,
-        };
-        let shape = shape
-            .check()
-            .map_err(|e| BackendError::Limit(e.to_string()))?;
-        let failure = |error| BackendError::Host(format!("memory for the capture: {error}"));
-        let (memory, fd) = Memory::create(shape).map_err(failure)?;
         let is_bridge = wanted.kind == CaptureKind::Bridge;
         let (is_in, is_out) = match wanted.direction {
             _ if is_bridge => (true, true),
@@ -83,7 +84,7 @@ impl Ports {
             drops: wanted.drops,
         };
         let how = (wanted.filter, wanted.snap, points);
-        let capture = Capture::new(how, (&memory, shape.workers), wanted.reader);
+        let capture = Capture::new(how, &wanted.memory, wanted.reader);
         let bridge = self.bridges.get(&wanted.link).filter(|_| is_bridge);
         let active = Active {
             bridge: bridge.map(|bridge| bridge.id),
@@ -91,7 +92,7 @@ impl Ports {
             kind: wanted.kind,
             tenant: wanted.tenant,
             capture: Arc::new(capture),
-            memory,
+            memory: wanted.memory,
             next: 0,
         };
         let capture = active.capture.clone();
@@ -107,8 +108,6 @@ impl Ports {
         begun.map(|()| CaptureMade {
             capture,
             kind: wanted.kind,
-            memory: fd,
-            shape,
         })
     }
 
