@@ -5,11 +5,13 @@
 //! (`callgrind_annotate`); the difference of the sums, divided by the difference of the numbers, is the cost of a frame:
 //!
 //! ```text
-//! valgrind --tool=callgrind --callgrind-out-file=OUT target/release/examples/visit_cost KIND FRAMES
+//! valgrind --tool=callgrind --callgrind-out-file=OUT target/release/examples/visit_cost KIND FRAMES [CAPTURE]
 //! ```
 //!
 //! `KIND` is `one` (all frames to one address), `many` (to 1,000 addresses behind one member, by turns), `two` (to two members by
-//! turns) or `flood` (broadcasts to three).
+//! turns) or `flood` (broadcasts to three). With a `CAPTURE` the sender is captured: `nothing` (a filter that asks for the EtherType and
+//! the protocol, and matches no frame), `headers` (all of each frame; the ring is as large as may be) or `lost` (nobody reads, and the
+//! ring is as small as may be).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -22,10 +24,12 @@ use windlass_attach::port::{
 };
 use windlass_bridge::fdb::{EntryFlags, Key, Limits};
 use windlass_bridge::member::MemberConf;
+use windlass_capture::ring::{Memory, Shape};
+use windlass_capture::{Instruction, Program};
 use windlass_frame::{Claim, HEADROOM, Heads, Pick, TxId};
 use windlass_shm::{Section, Tails};
 use windlass_worker::dataplane::BridgeTuning;
-use windlass_worker::{DataPlane, DataPlaneOptions, MemberTuning};
+use windlass_worker::{Capture, DataPlane, DataPlaneOptions, MemberTuning, Points, Watch};
 
 const AT_ONCE: u64 = 32;
 const BYTES: usize = 60;
@@ -122,10 +126,45 @@ fn frame(dst: [u8; 6]) -> [u8; BYTES] {
     frame
 }
 
+/// A capture of so many bytes a ring; nobody reads it.
+fn capture(kind: &str) -> Watch {
+    let of = |(code, jt, jf, k)| Instruction { code, jt, jf, k };
+    // As libpcap compiles "tcp port 80", up to where it refuses.
+    let program = [
+        (0x28, 0, 0, 12),
+        (0x15, 4, 0, 0x86dd),
+        (0x15, 0, 3, 0x88b5),
+        (0x30, 0, 0, 23),
+        (0x15, 0, 1, 6),
+        (0x06, 0, 0, u32::MAX),
+        (0x06, 0, 0, 0),
+    ];
+    let program = || Program::check(program.map(of).into()).expect("a program");
+    let shape = Shape {
+        workers: 1,
+        ring_bytes: if kind == "lost" { 64 << 10 } else { 64 << 20 },
+    };
+    let (memory, fd) = Memory::create(shape).expect("memory");
+    memory.close(fd.as_fd()).expect("closed");
+    let points = Points {
+        from: true,
+        to: true,
+        drops: false,
+    };
+    let (reader, _) = std::os::unix::net::UnixStream::pair().expect("sockets");
+    let filter = (kind == "nothing").then(program);
+    Watch {
+        capture: Arc::new(Capture::new((filter, 64, points), &memory, reader.into())),
+        port: 0,
+        is_both: true,
+    }
+}
+
 fn main() {
     let mut words = std::env::args().skip(1);
     let kind = words.next().unwrap_or_default();
     let frames = words.next().and_then(|n| n.parse().ok()).unwrap_or(100_000);
+    let captured = words.next();
     let (each, copies) = match kind.as_str() {
         "one" => (vec![frame(mac(1))], 1),
         "many" => ((0..MANY).map(|n| frame(behind(n))).collect(), 1),
@@ -173,6 +212,9 @@ fn main() {
             rx: vec![Box::new(source)],
             tx: sink.clone(),
         };
+        if let Some(kind) = captured.as_ref().filter(|_| member == 0) {
+            plane.watch(id, capture(kind)).expect("captured");
+        }
         plane.attach(id, rings).expect("attached");
     }
     let taken = || {
