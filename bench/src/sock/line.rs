@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result, bail};
+use windlass_stats::Histogram;
 use windlass_sync::{Padded, tsc};
 use windlass_sys::affinity::allowed_cpus;
 
-use super::histogram::Histogram;
 use crate::core::pin;
 
 const TRIPS: u64 = 300_000;

@@ -12,7 +12,6 @@
 //! # What it shows
 //! Each end prints one line of JSON when it has ended.
 
-pub mod histogram;
 pub mod line;
 pub mod memcached;
 pub mod ping;

@@ -5,10 +5,10 @@ use std::io::Write;
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
+use windlass_stats::Histogram;
 use windlass_sync::tsc;
 use windlass_sys::named::{NamedEpoll, READY_MAX, poll_readable, select_readable};
 
-use super::histogram::Histogram;
 use super::place::{Listener, Place, Stream};
 use crate::core::pin;
 

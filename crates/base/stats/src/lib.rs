@@ -1,4 +1,4 @@
-//! Counters of members and workers, and the one list of reasons for which a frame is dropped.
+//! Counters of members and workers, the one list of reasons for which a frame is dropped, and a histogram of times.
 //!
 //! # Purpose
 //! Every frame that enters the daemon is accounted for: it is delivered, held, or dropped under a
@@ -29,8 +29,10 @@
 #![forbid(unsafe_code)]
 
 mod drops;
+mod histogram;
 mod member;
 
 pub use drops::{Drop, Stage};
+pub use histogram::Histogram;
 pub use member::{EgressTotals, IngressTotals, MemberCounters, MemberTotals};
 pub use windlass_sync::{Counter, Padded};
