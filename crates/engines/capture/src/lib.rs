@@ -12,10 +12,11 @@
 //! ```
 //!
 //! # Model
-//! [`Program`] is classic BPF: instructions that were checked, and their interpreter, which runs them over a burst in one pass. [`ring`] is the memory between one capture's
-//! workers and its reader. [`pcapng`] writes the file format.
+//! [`Program`] is classic BPF: instructions that were checked, and their interpreter, which runs them over a burst in one pass. [`ring`] is
+//! the memory between one capture's workers and its reader. [`pcapng`] writes the file format; [`packets`] reads it, and pcap.
 #![forbid(unsafe_code)]
 
+pub mod packets;
 pub mod pcapng;
 mod program;
 pub mod ring;
