@@ -48,6 +48,8 @@ complete -c windlass -n "__fish_windlass_needs_command" -f -a "apply" -d 'Make t
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "export" -d 'Write the configuration as a document that apply reads'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "monitor" -d 'Write what changes, as it does'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "snoop" -d 'Capture frames of a VNIC, an uplink or a bridge'
+complete -c windlass -n "__fish_windlass_needs_command" -f -a "gen" -d 'Send frames into a bridge: at a rate, numbered and with times for sink; or those of a file'
+complete -c windlass -n "__fish_windlass_needs_command" -f -a "sink" -d 'Receive frames at a device, and count them: rates, what gen sent and did not come, order, latencies'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "extcap" -d 'Answer Wireshark, which lists links and captures through this command (extcap)'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "run" -d 'Run a program with accelerated sockets'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "sockets" -d 'List accelerated programs\' sockets: who carries them, ring or kernel, and why'
@@ -766,6 +768,41 @@ complete -c windlass -n "__fish_windlass_using_subcommand snoop" -s p -l parsabl
 complete -c windlass -n "__fish_windlass_using_subcommand snoop" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand snoop" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand snoop" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c windlass -n "__fish_windlass_using_subcommand gen" -s z -l zone -d 'Zone of the device [default: the only zone that you own; for operators the global one]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand gen" -s c -l count -d 'End after so many frames' -r
+complete -c windlass -n "__fish_windlass_using_subcommand gen" -l time -d 'End after so many seconds' -r
+complete -c windlass -n "__fish_windlass_using_subcommand gen" -s i -l interval -d 'Report each so many seconds' -r
+complete -c windlass -n "__fish_windlass_using_subcommand gen" -l rate -d 'Frames a second, with k, M or G; max: as many as the bridge takes [default: max; of a file, at its times]' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand gen" -l bps -d 'Bits of frames a second, without preamble and check sequence, with k, M or G' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand gen" -l size -d 'Bytes of a frame without its check sequence; a range MIN-MAX; or imix: 7 of 60, 4 of 590 and 1 of 1514' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand gen" -l dst-mac -d 'Where they go: an address, or the VNIC that has it' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand gen" -l src-mac -d 'Source address [default: the VNIC\'s own]' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand gen" -l src-ip -d 'IPv4 or IPv6 source [default: 198.18.0.1 or 2001:2::1]' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand gen" -l dst-ip -d 'IPv4 or IPv6 destination [default: 198.19.0.1 or 2001:2::2]' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand gen" -l src-port -d 'UDP source port of the first flow; the others have those that follow' -r
+complete -c windlass -n "__fish_windlass_using_subcommand gen" -l dst-port -d 'UDP destination port' -r
+complete -c windlass -n "__fish_windlass_using_subcommand gen" -l flows -d 'Flows that take turns' -r
+complete -c windlass -n "__fish_windlass_using_subcommand gen" -l replay -d 'Send the frames of a pcap or pcapng file instead, as they are' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand gen" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand gen" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand gen" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand gen" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand gen" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand gen" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand gen" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand gen" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c windlass -n "__fish_windlass_using_subcommand sink" -s z -l zone -d 'Zone of the device [default: the only zone that you own; for operators the global one]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand sink" -s c -l count -d 'End after so many frames' -r
+complete -c windlass -n "__fish_windlass_using_subcommand sink" -l time -d 'End after so many seconds' -r
+complete -c windlass -n "__fish_windlass_using_subcommand sink" -s i -l interval -d 'Report each so many seconds' -r
+complete -c windlass -n "__fish_windlass_using_subcommand sink" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand sink" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand sink" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand sink" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand sink" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand sink" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand sink" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand sink" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c windlass -n "__fish_windlass_using_subcommand extcap" -l extcap-interface -d 'The link that is asked about' -r
 complete -c windlass -n "__fish_windlass_using_subcommand extcap" -l extcap-capture-filter -d 'The filter' -r
 complete -c windlass -n "__fish_windlass_using_subcommand extcap" -l fifo -d 'The named pipe to capture into' -r -F
@@ -890,6 +927,8 @@ complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_s
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from flush" -f -a "(windlass __complete bridge (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from move" -f -a "(windlass __complete member (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand stat" -f -a "(windlass __complete member (commandline -ct) -- (commandline -opc) 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand gen" -f -a "(windlass __complete vnd (commandline -ct) -- (commandline -opc) 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand sink" -f -a "(windlass __complete vnd (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from create" -l bridge -x -a "(windlass __complete bridge (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from create" -l set -x -a "(windlass __complete setting (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from set" -l bridge -x -a "(windlass __complete bridge (commandline -ct) -- (commandline -opc) 2>/dev/null)"
@@ -928,3 +967,5 @@ complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_s
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from show" -l member -x -a "(windlass __complete member (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from flush" -l member -x -a "(windlass __complete member (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand snoop" -l zone -x -a "(windlass __complete zone (commandline -ct) -- (commandline -opc) 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand gen" -l zone -x -a "(windlass __complete zone (commandline -ct) -- (commandline -opc) 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand sink" -l zone -x -a "(windlass __complete zone (commandline -ct) -- (commandline -opc) 2>/dev/null)"

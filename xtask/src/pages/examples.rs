@@ -253,6 +253,33 @@ static EXAMPLES: &[(&str, &[Example])] = &[
         ],
     ),
     (
+        "gen",
+        &[
+            (
+                "10,000 frames a second in 100 flows, of an Internet mix of sizes, for a minute:",
+                "windlass gen p0 --dst-mac p1 --rate 10k --flows 100 --size imix --time 60",
+            ),
+            (
+                "A gigabit a second over IPv6:",
+                "windlass gen p0 --dst-mac p1 --bps 1G --size 1514 --src-ip fd00::1 --dst-ip fd00::2",
+            ),
+            (
+                "What a capture has, at its times, then as fast as the bridge takes it:",
+                "windlass gen p0 --replay web0.pcapng\nwindlass gen p0 --replay web0.pcapng --rate max",
+            ),
+        ],
+    ),
+    (
+        "sink",
+        &[
+            ("Until Ctrl-C:", "windlass sink p1"),
+            (
+                "Loss and the 99.9th percentile of a minute, for a script:",
+                "windlass sink p1 --time 60 -p -o time,lost,p999-us | tail -n 1",
+            ),
+        ],
+    ),
+    (
         "monitor",
         &[(
             "Follow the states of members:",

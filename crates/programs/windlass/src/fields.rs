@@ -16,7 +16,7 @@ pub struct FieldRow {
 
 /// The fields of the tables of a command (`vnic show`, `vnic show -s`, `fdb show`, ...), in order.
 pub fn fields() -> Vec<(&'static str, Vec<FieldRow>)> {
-    let tables: [(&str, &[Column]); 20] = [
+    let tables: [(&str, &[Column]); 22] = [
         ("zone show", ZONE),
         ("bridge show", BRIDGE),
         ("bridge show -s", TABLE),
@@ -37,6 +37,8 @@ pub fn fields() -> Vec<(&'static str, Vec<FieldRow>)> {
         ("worker show", WORKER),
         ("vnic get", PROPERTY),
         ("sockets", SOCKETS),
+        ("gen", GEN),
+        ("sink", SINK),
     ];
     let rows = |columns: &[Column]| {
         columns
@@ -173,6 +175,52 @@ columns! {
     "txfc" usual "Times that the ring of the program's frames was full and was released." |row| counted(row, "txfc");
     "zone" usual "Zone that it belongs to." |row| at(row, "/zone");
     "vnic" more "VNIC that it is over." |row| at(row, "/vnic");
+}
+
+columns! {
+    /// `gen`.
+    GEN:
+    "time" usual "Seconds since the beginning; total: the whole run." run_time;
+    "frames" usual "Frames sent a second." |row| rate(row, "frames_per_s");
+    "bytes" usual "Bytes sent a second." |row| rate(row, "bytes_per_s");
+    "p50-us" usual "Half of the frames left no later than that behind their schedule, in microseconds." |row| at(row, "/p50_us");
+    "p90-us" more "The same for 90 %." |row| at(row, "/p90_us");
+    "p99-us" usual "The same for 99 %." |row| at(row, "/p99_us");
+    "p999-us" more "The same for 99.9 %." |row| at(row, "/p999_us");
+    "max-us" usual "The latest one." |row| at(row, "/max_us");
+    "sent" more "Frames sent." |row| at(row, "/frames");
+    "sent-bytes" more "Bytes sent." |row| at(row, "/bytes");
+}
+
+columns! {
+    /// `sink`.
+    SINK:
+    "time" usual "Seconds since the beginning; total: the whole run." run_time;
+    "frames" usual "Frames received a second." |row| rate(row, "frames_per_s");
+    "bytes" usual "Bytes received a second." |row| rate(row, "bytes_per_s");
+    "lost" usual "Numbered frames that did not come, between the first and the last that came." |row| at(row, "/lost");
+    "duplicates" usual "Numbered frames that came again." |row| at(row, "/duplicates");
+    "reordered" usual "Numbered frames that came behind a later one of their flow." |row| at(row, "/reordered");
+    "p50-us" usual "Half of the frames took no longer than that since they were due, in microseconds." |row| at(row, "/p50_us");
+    "p90-us" usual "The same for 90 %." |row| at(row, "/p90_us");
+    "p99-us" usual "The same for 99 %." |row| at(row, "/p99_us");
+    "p999-us" usual "The same for 99.9 %." |row| at(row, "/p999_us");
+    "max-us" usual "The one that took longest." |row| at(row, "/max_us");
+    "received" more "Frames received." |row| at(row, "/frames");
+    "received-bytes" more "Bytes received." |row| at(row, "/bytes");
+}
+
+fn rate(row: &Value, key: &str) -> Cell {
+    row.get(key)
+        .and_then(Value::as_f64)
+        .map_or(Cell::Missing, Cell::Rate)
+}
+
+fn run_time(row: &Value) -> Cell {
+    match at(row, "/span") {
+        Cell::Text(span) if span == "total" => Cell::Text(span),
+        _ => at(row, "/time_s"),
+    }
 }
 
 /// The name of a vnd device, as libvnd has it.

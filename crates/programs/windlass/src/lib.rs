@@ -8,6 +8,7 @@
 //! # Where it sits
 //! ```text
 //! person or script -> windlass -> windlass-client --HTTP over a Unix socket--> windlassd
+//!                        |------> libwindlass: `gen`, `sink` -----------------> device of windlassd
 //!                        |------> windlass-channel's client ----------------> broker of accelerated sockets
 //!                        '------> becomes the program of `windlass run`
 //! ```
@@ -37,6 +38,7 @@ mod extcap;
 mod failure;
 mod fdb;
 mod fields;
+mod generate;
 mod guest;
 mod mdb;
 mod metrics;
@@ -48,6 +50,7 @@ mod program;
 mod property;
 mod run;
 mod sent;
+mod sink;
 mod snoop;
 mod sockets;
 mod stackdump;
@@ -55,6 +58,7 @@ mod statistics;
 mod status;
 mod suggest;
 mod table;
+mod traffic;
 mod unlisted;
 mod vnd;
 
@@ -208,6 +212,8 @@ fn dispatch(options: Options, terminal: bool, out: &mut dyn Write) -> Result<(),
         Command::Export => document::export(&mut session),
         Command::Monitor(args) => monitor::run(&mut session, &args),
         Command::Snoop(args) => snoop::run(&mut session, &args, true),
+        Command::Gen(args) => generate::run(&mut session, &args),
+        Command::Sink(args) => sink::run(&mut session, &args),
         Command::Extcap(args) => extcap::run(&mut session, args),
         Command::Sockets(repeat) => sockets::show(&mut session, &repeat),
         Command::Status => status::show(&mut session),

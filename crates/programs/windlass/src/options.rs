@@ -12,10 +12,12 @@ use crate::accounts;
 
 mod snoop;
 mod tables;
+mod traffic;
 mod vnd;
 
 pub(crate) use snoop::{ExtcapArgs, SnoopArgs};
 pub(crate) use tables::*;
+pub(crate) use traffic::{At, GenArgs, SinkArgs};
 pub(crate) use vnd::*;
 
 /// Time that a call may take when `--timeout` does not say.
@@ -168,6 +170,18 @@ pub(crate) enum Command {
     /// Ctrl-C, and when the link goes.
     #[command(arg_required_else_help = true)]
     Snoop(SnoopArgs),
+    /// Send frames into a bridge: at a rate, numbered and with times for sink; or those of a file.
+    ///
+    /// Frames are UDP over IPv4 or IPv6. A delay is made up for: the rate holds over the run, and how late frames left is
+    /// shown as percentiles. Without a rate, the bridge sets the pace. Ends with Ctrl-C, and when the device goes.
+    #[command(arg_required_else_help = true)]
+    Gen(GenArgs),
+    /// Receive frames at a device, and count them: rates, what gen sent and did not come, order, latencies.
+    ///
+    /// Every frame that comes is taken and counted. Of those that gen numbered, loss, duplicates, frames that came behind a
+    /// later one of their flow, and latencies are shown. Ends with Ctrl-C, and when the device goes; then a row has the totals.
+    #[command(arg_required_else_help = true)]
+    Sink(SinkArgs),
     /// Answer Wireshark, which lists links and captures through this command (extcap).
     ///
     /// A script in Wireshark's extcap directory calls it: exec windlass extcap "$@"

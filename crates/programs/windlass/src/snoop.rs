@@ -94,7 +94,7 @@ pub(crate) fn run(
     // A capture leaves the processor to what it captures. A wish.
     let _ = rustix::process::nice(NICE);
     // Before anything is captured: a signal ends the capture, and not the process.
-    let signals = Signals::take_over(&[SIGINT, SIGTERM, SIGHUP]);
+    let signals = Signals::take_over(&END_SIGNALS);
     let signals = signals.map_err(|errno| Failure::from(io::Error::from(errno)))?;
     let path = socket::find(session.options.socket.clone());
     let path = path.map_err(|error| Failure::of(&what, error))?;
@@ -120,10 +120,8 @@ pub(crate) fn run(
     Ok(())
 }
 
-// Numbers of signals (signal(7)).
-const SIGHUP: i32 = 1;
-const SIGINT: i32 = 2;
-const SIGTERM: i32 = 15;
+/// Signals that end what runs until it is told to: SIGHUP, SIGINT and SIGTERM (signal(7)).
+pub(crate) const END_SIGNALS: [i32; 3] = [1, 2, 15];
 
 /// Whether words are a filter.
 pub(crate) fn check(words: &[String]) -> Result<(), Failure> {

@@ -74,7 +74,11 @@ pub(crate) fn run(session: &mut Session<'_>, verb: VndVerb) -> Result<(), Failur
 }
 
 /// The zone that is named, else that of who asks.
-fn zone(session: &mut Session<'_>, what: &str, within: &InZone) -> Result<ZoneRef, Failure> {
+pub(crate) fn zone(
+    session: &mut Session<'_>,
+    what: &str,
+    within: &InZone,
+) -> Result<ZoneRef, Failure> {
     if let Some(zone) = &within.zone {
         return Ok(zone.clone());
     }

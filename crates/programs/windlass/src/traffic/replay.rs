@@ -1,0 +1,97 @@
+//! Frames of a file.
+
+use std::fs::File;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+
+use windlass_api::ErrorCode;
+use windlass_capture::packets::{Packets, ReadError};
+
+use super::{Frames, Next};
+use crate::failure::Failure;
+
+/// Frames that a device takes.
+const SENT: std::ops::RangeInclusive<usize> = 14..=65_557;
+
+/// A file that is read as it is sent: it may be of any length.
+#[derive(Debug)]
+pub(crate) struct Replay {
+    path: PathBuf,
+    packets: Packets<BufReader<File>>,
+    frame: Vec<u8>,
+    /// What is in `frame`, if it was not taken.
+    next: Option<Next>,
+    /// Frames that were captured in part, or that are too short or too long for any device.
+    left_out: u64,
+}
+
+impl Replay {
+    /// Opens a file and reads its head.
+    pub(crate) fn open(path: &Path) -> Result<Replay, Failure> {
+        let file = File::open(path).map_err(|error| fault(path, &error.into()))?;
+        let packets = Packets::open(BufReader::new(file)).map_err(|error| fault(path, &error))?;
+        Ok(Replay {
+            path: path.to_owned(),
+            packets,
+            frame: Vec::new(),
+            next: None,
+            left_out: 0,
+        })
+    }
+
+    /// Frames that cannot be sent.
+    pub(crate) fn left_out(&self) -> u64 {
+        self.left_out
+    }
+}
+
+impl Frames for Replay {
+    fn next(&mut self) -> Result<Option<Next>, Failure> {
+        while self.next.is_none() {
+            let read = self
+                .packets
+                .read()
+                .map_err(|error| fault(&self.path, &error))?;
+            let Some(packet) = read else {
+                return Ok(None);
+            };
+            let bytes = packet.bytes.len();
+            if packet.len as usize != bytes || !SENT.contains(&bytes) {
+                self.left_out += 1;
+                continue;
+            }
+            self.frame.clear();
+            self.frame.extend(packet.bytes);
+            self.next = Some(Next {
+                bytes,
+                time_ns: packet.time_ns,
+            });
+        }
+        Ok(self.next)
+    }
+
+    fn take(&mut self, _due_ns: u64, to: &mut Vec<u8>) {
+        to.extend(&self.frame);
+        self.next = None;
+    }
+}
+
+fn fault(path: &Path, error: &ReadError) -> Failure {
+    let (code, todo) = match error {
+        ReadError::Io(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            (ErrorCode::NotFound, "see its name")
+        }
+        ReadError::Io(_) => (ErrorCode::Host, "see that you may read it"),
+        ReadError::Cut(_) => (ErrorCode::Invalid, "what was before it was sent"),
+        _ => (
+            ErrorCode::Invalid,
+            "capinfos and tshark look into such files",
+        ),
+    };
+    Failure::new(
+        code,
+        format!("replay {}", path.display()),
+        error.to_string(),
+        todo,
+    )
+}
