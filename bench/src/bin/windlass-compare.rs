@@ -44,7 +44,7 @@ enum What {
     Workers(workers::Options),
     /// The same rules with connection tracking: windlass' firewall, OVS-DPDK
     Firewall(firewall::Options),
-    /// Frames of 64 bytes between programs: framed I/O, TAP, sendmmsg
+    /// Frames of 64 bytes between programs: framed I/O, TAP, sendmmsg, testpmd over memif
     Framed(framed::Options),
     /// What a capture costs the frames that it captures
     Capture(capture::Options),

@@ -1,8 +1,9 @@
 //! Frames of 64 bytes between two ends of one program: framed I/O through windlassd, beside TAPs and packet sockets on the kernel's
-//! bridge.
+//! bridge, and testpmd over memif.
 //!
 //! The program is `bench/c/framed-gen.c`: one thread, one core. The daemon has the other core; the kernel's bridge works in the program's
-//! own calls.
+//! own calls. testpmd has the daemon's core, and forwards between the two ends of `memif-gen`, whose sink only counts: as in the comparison
+//! of memif, and in testpmd's favour.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,9 +13,9 @@ use clap::Args;
 use serde::Serialize;
 
 use super::child::{run, run_line};
-use super::host::{Namespace, Scratch, describe, require};
-use super::peers::wait_for_socket;
-use super::rate::Turns;
+use super::host::{HugePages, Namespace, Scratch, describe, require};
+use super::peers::{self, Plug, Setup, check_programs, wait_for_socket};
+use super::rate::{self, Turns};
 use super::stop;
 use super::table::{Spread, Table, verdict, write_json};
 use super::windlass::Daemon;
@@ -24,7 +25,7 @@ const BARS: [(Subject, f64); 2] = [(Subject::Tap, 10.0), (Subject::Packet, 5.0)]
 
 const NAMESPACE: &str = "wlc-framed";
 
-/// Framed I/O, TAP, sendmmsg.
+/// Framed I/O, TAP, sendmmsg, testpmd over memif.
 #[derive(Args, Debug)]
 pub struct Options {
     #[command(flatten)]
@@ -42,15 +43,18 @@ enum Subject {
     Tap,
     /// sendmmsg(2) and recvmmsg(2) at veth pairs of the kernel's bridge, 32 frames a call.
     Packet,
+    /// testpmd between two memif clients.
+    Testpmd,
 }
 
-const SUBJECTS: [Subject; 6] = [
+const SUBJECTS: [Subject; 7] = [
     Subject::Framed(1),
     Subject::Framed(8),
     Subject::Framed(32),
     Subject::Lent,
     Subject::Tap,
     Subject::Packet,
+    Subject::Testpmd,
 ];
 
 impl fmt::Display for Subject {
@@ -60,6 +64,7 @@ impl fmt::Display for Subject {
             Subject::Lent => f.write_str("framed, 32 a call, no copy"),
             Subject::Tap => f.write_str("TAP, read and write"),
             Subject::Packet => f.write_str("sendmmsg and recvmmsg, 32 a call"),
+            Subject::Testpmd => f.write_str("testpmd over memif"),
         }
     }
 }
@@ -90,21 +95,39 @@ fn compile(programs: &Path, scratch: &Scratch) -> Result<PathBuf> {
     Ok(generator)
 }
 
-/// Runs the program in one place, and gives its rate.
-fn shoot(
-    options: &Turns,
-    generator: &Path,
-    subject: Subject,
-    daemon: &Daemon,
-    scratch: &Scratch,
-    kernel: &Namespace,
-) -> Result<f64> {
+/// Where the subjects are.
+struct Places<'a> {
+    generator: PathBuf,
+    programs: &'a Path,
+    daemon: Daemon,
+    scratch: &'a Scratch,
+    kernel: Namespace,
+}
+
+/// Measures one of them, and gives its rate.
+fn shoot(options: &Turns, subject: Subject, places: &Places<'_>) -> Result<f64> {
+    let Places {
+        generator,
+        programs,
+        daemon,
+        scratch,
+        kernel,
+    } = places;
     let core = options.cores.generator_core;
     let (mode, frames) = match subject {
         Subject::Framed(frames) => ("framed", frames),
         Subject::Lent => ("lent", 32),
         Subject::Tap => ("tap", 1),
         Subject::Packet => ("packet", 32),
+        Subject::Testpmd => {
+            let setup = Setup {
+                scratch,
+                programs,
+                core: options.cores.switch_core,
+                plug: Plug::Memif,
+            };
+            return rate::smallest(options, peers::Subject::Testpmd, &setup);
+        }
     };
     let line = |from: &str, to: &str| {
         let (generator, seconds) = (generator.display(), options.seconds);
@@ -113,7 +136,7 @@ fn shoot(
     let said = match subject {
         Subject::Tap => kernel.exec(&line("t0", "t1"))?,
         Subject::Packet => kernel.exec(&line("v0", "v1"))?,
-        Subject::Framed(_) | Subject::Lent => {
+        Subject::Framed(_) | Subject::Lent | Subject::Testpmd => {
             let made = |n: u8| -> Result<String> {
                 let path = scratch.join(&format!("f{n}"));
                 daemon.command(&format!(
@@ -168,17 +191,24 @@ fn kernel() -> Result<Namespace> {
 /// If a program is missing, or one of them fails.
 pub fn run_all(options: &Options, programs: &Path, json: Option<&PathBuf>) -> Result<()> {
     require(&[("cc", "gcc"), ("taskset", "util-linux"), ("ip", "iproute2")])?;
+    peers::Subject::Testpmd.prepare()?;
+    check_programs(programs, &["memif-gen"])?;
     let turns = &options.turns;
+    let _pages = HugePages::reserve(rate::HUGE_PAGES_WANTED)?;
     let scratch = Scratch::create()?;
-    let generator = compile(programs, &scratch)?;
-    let kernel = kernel()?;
-    let daemon = Daemon::start(programs, &scratch, &[turns.cores.switch_core])?;
-    daemon.command("bridge create br0")?;
+    let places = Places {
+        generator: compile(programs, &scratch)?,
+        programs,
+        daemon: Daemon::start(programs, &scratch, &[turns.cores.switch_core])?,
+        scratch: &scratch,
+        kernel: kernel()?,
+    };
+    places.daemon.command("bridge create br0")?;
     let mut shots = Vec::new();
     for _ in 0..turns.rounds {
         for subject in SUBJECTS {
             stop::check()?;
-            let million_frames_s = shoot(turns, &generator, subject, &daemon, &scratch, &kernel)?;
+            let million_frames_s = shoot(turns, subject, &places)?;
             shots.push(Shot {
                 subject,
                 million_frames_s,
@@ -205,5 +235,10 @@ pub fn run_all(options: &Options, programs: &Path, json: Option<&PathBuf>) -> Re
             verdict(ratio >= bar)
         );
     }
+    let ratio = of(Subject::Lent)?.median / of(Subject::Testpmd)?.median;
+    println!(
+        "without a copy: {ratio:.2} times testpmd over memif (bar: ahead: {})",
+        verdict(ratio > 1.0)
+    );
     write_json(json, &shots)
 }

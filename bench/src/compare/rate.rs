@@ -19,7 +19,7 @@ use crate::generator::Sink;
 use crate::vhost::Layout;
 
 /// Room for testpmd or OVS (256 MiB and what DPDK adds), and for the generator's two regions.
-const HUGE_PAGES_WANTED: u64 = 700;
+pub(super) const HUGE_PAGES_WANTED: u64 = 700;
 
 /// A generator has this long beyond its measured time: connecting, announcing, draining.
 const SLACK: Duration = Duration::from_secs(15);
@@ -254,6 +254,25 @@ pub(super) fn take_turns(run: &Run<'_>, programs: &Path, json: Option<&PathBuf>)
             shots: &shots,
         },
     )
+}
+
+/// Full rate of frames of 64 bytes to one address through a subject that is started for it, in millions a second.
+pub(super) fn smallest(turns: &Turns, subject: Subject, setup: &Setup<'_>) -> Result<f64> {
+    let case = Case::Rate {
+        guest: None,
+        size: 64,
+        addresses: 1,
+        sink: Sink::Count,
+    };
+    let run = Run {
+        turns,
+        subjects: &[subject],
+        cases: vec![case],
+        plug: setup.plug,
+    };
+    let mut switch = subject.start(setup)?;
+    let shot = measure(&run, subject, case, 0, setup, &mut *switch)?;
+    Ok(shot.line.mpps)
 }
 
 /// One comparison.
