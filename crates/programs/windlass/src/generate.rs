@@ -18,23 +18,15 @@ pub(crate) fn run(session: &mut Session<'_>, args: &GenArgs) -> Result<(), Failu
         return Ok(());
     };
     let what = format!("generate at {}", args.at.device);
+    let open = traffic::open(session, &what, &args.at)?;
+    let rate = args.rate.or(args.bps);
     let Some(path) = &args.replay else {
-        let open = traffic::open(session, &what, &args.at)?;
         let mut made = Template::new(session, &what, args, &open)?;
-        let rate = args.rate.or(args.bps).unwrap_or(Rate::Max);
+        let rate = rate.unwrap_or(Rate::Max);
         return send_all(session, args, &chosen, &open.device, &mut made, Some(rate));
     };
-    // What cannot be read is told before anything is opened.
     let mut replay = Replay::open(path)?;
-    let open = traffic::open(session, &what, &args.at)?;
-    let sent = send_all(
-        session,
-        args,
-        &chosen,
-        &open.device,
-        &mut replay,
-        args.rate.or(args.bps),
-    );
+    let sent = send_all(session, args, &chosen, &open.device, &mut replay, rate);
     if replay.left_out() > 0 {
         eprintln!(
             "windlass: {} frames were not sent: they were captured in part, or no device takes their length",
