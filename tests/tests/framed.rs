@@ -6,12 +6,14 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use windlass_framed::{Device, Options, ReadVec, Readiness, WriteVec};
+use windlass_framed::{Device, Offloads, Options, ReadVec, Readiness, WriteVec};
 use windlass_tests::{Daemon, Lab};
 
 const BLOCKING: Options = Options {
-    log2_ring: 8,
+    log2_rx: 8,
+    log2_tx: 8,
     nonblocking: false,
+    offloads: Offloads::None,
 };
 
 /// The address of VNIC `n`.
@@ -94,8 +96,10 @@ fn meet(a: &Device, b: &Device) {
 fn met([a, b]: &[PathBuf; 2], log2: [u8; 2], nonblocking: bool) -> [Device; 2] {
     let open = |path, log2_ring| {
         let options = Options {
-            log2_ring,
+            log2_rx: log2_ring,
+            log2_tx: log2_ring,
             nonblocking: true,
+            ..Options::default()
         };
         Device::open_path(path, options).expect("a device")
     };

@@ -29,8 +29,10 @@ fn daemon_with(lab: &Lab, vnics: u8) -> (Daemon, Vec<PathBuf>) {
 
 fn open(path: &Path, log2_ring: u8) -> Device {
     let options = Options {
-        log2_ring,
+        log2_rx: log2_ring,
+        log2_tx: log2_ring,
         nonblocking: true,
+        ..Options::default()
     };
     Device::open_path(path, options).expect("a device")
 }
@@ -104,8 +106,8 @@ fn opens_are_refused_by_name() {
         Device::open_path(
             &paths[1],
             Options {
-                log2_ring: 15,
-                nonblocking: true
+                log2_rx: 15,
+                ..Options::default()
             }
         ),
         Err(Error::BadName(_))

@@ -4,7 +4,7 @@
 #[allow(dead_code, reason = "an example's main and words for its reader")]
 mod firewall;
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -105,8 +105,10 @@ fn vnic(daemon: &Daemon, name: &str, bridge: &str, mac: &str, set: &str) -> Path
 
 fn open(path: &Path) -> Device {
     let options = Options {
-        log2_ring: 8,
+        log2_rx: 8,
+        log2_tx: 8,
         nonblocking: true,
+        ..Options::default()
     };
     Device::open_path(path, options).expect("a device")
 }
@@ -533,6 +535,76 @@ fn devices_by_name() {
     assert!(done.out.contains(": -1 33"), "{}", done.out);
 }
 
+/// Counts, each time that it is told to, the frames that it can write, or read, without sleeping.
+const RINGS: &str = r#"
+#include <stdio.h>
+#include <string.h>
+#include <windlass.h>
+int main(void) {
+	windlass_t *device = windlass_open("global", "a", WINDLASS_NONBLOCK);
+	char frame[64], room[2048], what[16];
+	int done;
+	if (device == NULL)
+		return (1);
+	memset(frame, 2, sizeof (frame));
+	WINDLASS_FRAMEIO(1) out = { { 1, 1, 1 }, { { frame, sizeof (frame), 0 } } };
+	WINDLASS_FRAMEIO(1) in = { { 1, 1, 1 }, { { room, sizeof (room), 0 } } };
+	while (puts("ready"), fflush(stdout), fgets(what, sizeof (what), stdin) != NULL) {
+		for (done = 0; (what[0] == 'w' ? windlass_frameio_write(device, &out.io) : windlass_frameio_read(device, &in.io)) == 0; done++)
+			;
+		printf("%d\n", done);
+	}
+	windlass_close(device);
+	return (0);
+}
+"#;
+
+/// The rings of a vnd device have the sizes that its `rxbuf` and `txbuf` say, each its own: in slots, a power of two of 64-byte frames.
+#[test]
+fn each_ring_has_its_size() {
+    let Some(lab) = Lab::start("each_ring_has_its_size") else {
+        return;
+    };
+    let source = lab.directory().join("rings.c");
+    std::fs::write(&source, RINGS).expect("written");
+    let rings = compile(&lab, &source, true);
+    let daemon = lab.daemon();
+    daemon.must("bridge create br0");
+    daemon.must("vnic create p0 --bridge br0 --mac 02:00:00:00:02:00");
+    daemon.must("vnd create a -l p0");
+    daemon.must("vnd set a rxbuf=13K txbuf=4K");
+    let host = open(&vnic(&daemon, "h0", "br0", "02:00:00:00:01:00", ""));
+    let mut program = Command::new(rings);
+    program.env("WINDLASS_SOCKET", daemon.socket());
+    let mut running = spawn(program.stdin(Stdio::piped()), installed());
+    let mut orders = running.0.stdin.take().expect("a pipe");
+    assert_eq!(running.line(), "ready");
+    daemon.wait_for_state("vnic", "p0", "up");
+    let view = daemon.json("vnd list")[0].take();
+    let details = &view["details"];
+    assert_eq!(
+        (&view["rx_slots"], &view["tx_slots"]),
+        (&256.into(), &64.into())
+    );
+    assert_eq!(details["ring-size-to-peer"], "256");
+    assert_eq!(details["ring-size"], "64");
+    let mut frame = [0; 64];
+    frame[..14].copy_from_slice(&[2, 0, 0, 0, 2, 0, 2, 0, 0, 0, 1, 0, 0x88, 0xb5]);
+    until("the ring is full", || {
+        let _ = host.write(1, &mut [(); 32].map(|()| WriteVec::new(&frame)));
+        daemon.drops("p0", "ring-full") > 0
+    });
+    let counted = daemon.while_stopped(|| {
+        ["write", "read"].map(|what| {
+            writeln!(orders, "{what}").expect("told");
+            let counted = running.line();
+            assert_eq!(running.line(), "ready");
+            counted
+        })
+    });
+    assert_eq!(counted, ["64", "256"]);
+}
+
 /// Says with whose rights it runs, and the devices that it finds.
 const WALK: &str = r#"
 #include <stdio.h>
@@ -600,7 +672,7 @@ fn the_library_is_found() {
         assert!(header.contains(&format!("{name}(")), "{name}");
         names.push(name);
     }
-    assert_eq!(names.len(), 21, "{}", symbols.out);
+    assert_eq!(names.len(), 25, "{}", symbols.out);
     let dynamic = run(Command::new("readelf").arg("-d").arg(&library));
     assert!(
         dynamic.out.contains("[libwindlass.so.1]"),

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use vhost_drive::{HEADER, HIGH, Layout, put};
 use windlass_attach::endpoint::{Endpoint, Event, Rings};
 use windlass_attach::memif::msg::Secret;
-use windlass_attach::memif::{ClientConfig, MemifClient};
+use windlass_attach::memif::{ClientConfig, MemifClient, Offloads};
 use windlass_attach::port::{Kick, Lane, Limit};
 use windlass_frame::{Heads, Pick, RxId, Tick};
 use windlass_shm::{HugePages, SegStore, Tails};
@@ -53,7 +53,8 @@ impl Peer {
             secret: Secret::NONE,
             name: "peer".to_owned(),
             rings: 1,
-            log2_size: 10,
+            log2_sizes: [10; 2],
+            offloads: Offloads::None,
             huge: HugePages::Try,
         };
         let mut client = MemifClient::new(config).expect("a client");

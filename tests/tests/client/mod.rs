@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use windlass_attach::endpoint::{Endpoint, Event, Rings};
 use windlass_attach::memif::msg::Secret;
-use windlass_attach::memif::{ClientConfig, MemifClient};
+use windlass_attach::memif::{ClientConfig, MemifClient, Offloads};
 use windlass_shm::HugePages;
 
 /// What the daemon says to it is heard in [`Client::is_up`].
@@ -25,7 +25,8 @@ impl Client {
             secret: Secret::NONE,
             name: "peer".to_owned(),
             rings: 1,
-            log2_size: 6,
+            log2_sizes: [6; 2],
+            offloads: Offloads::None,
             huge: HugePages::No,
         };
         Client {

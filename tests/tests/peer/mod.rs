@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use windlass_attach::endpoint::{Endpoint, Event, Rings};
 use windlass_attach::memif::msg::Secret;
-use windlass_attach::memif::{ClientConfig, MemifClient, Refusal};
+use windlass_attach::memif::{ClientConfig, MemifClient, Offloads, Refusal};
 use windlass_attach::port::{Kick, Lane, Limit, Stop};
 use windlass_frame::{Claim, HEADROOM, Heads, Pick, RxId, SNAP, Tick};
 use windlass_shm::{Foreign, HugePages, SegStore, Tails};
@@ -42,7 +42,8 @@ fn config(path: PathBuf, rings: u16) -> ClientConfig {
         secret: Secret::NONE,
         name: "peer".to_owned(),
         rings,
-        log2_size: 10,
+        log2_sizes: [10; 2],
+        offloads: Offloads::None,
         huge: HugePages::Try,
     }
 }

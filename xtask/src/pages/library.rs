@@ -89,11 +89,12 @@ const PAGES: &[Calls] = &[
         ],
         about: "open and close devices of windlassd",
         description: &[
-            "windlass_open() asks the daemon for the vnd device of this name in this zone, \"global\" or another, and opens it with rings as large as its rxbuf and txbuf ask for. It can fail \
+            "windlass_open() asks the daemon for the vnd device of this name in this zone, \"global\" or another, and opens it with rings as large as its rxbuf and its txbuf ask for. It can fail \
              as windlass_create(3), too.",
             "windlass_open_socket() opens the device behind a memif socket: that of a VNIC made with \"--attach memif,role=server\". A device has \
-             one consumer at a time. flags is 0 or WINDLASS_NONBLOCK, with which calls return EAGAIN where they would sleep; \
-             windlass_set_nonblock() changes that. A handle is NULL after a failure: see windlass_errno(3).",
+             one consumer at a time. A handle is NULL after a failure: see windlass_errno(3).",
+            "flags is 0 or a sum. With WINDLASS_NONBLOCK, calls return EAGAIN where they would sleep; windlass_set_nonblock() changes that. \
+             WINDLASS_OFFLOAD_CSUM and WINDLASS_OFFLOAD_GSO ask for frames that are not finished: see windlass_frameio_read_offload(3).",
             "windlass_close() waits until the daemon has taken every frame that was written, at most 1 s. No other thread may use the handle then. \
              A program that ends without it loses the frames that the daemon has not taken.",
             "A handle survives its daemon. While there is none, calls sleep or return EAGAIN; frames that were written stay in the ring. The calls of \
@@ -121,7 +122,8 @@ const PAGES: &[Calls] = &[
             ),
             (
                 "WINDLASS_E_SYS",
-                "See errno: EFAULT for a path that is NULL, EINVAL for unknown flags, EPROTO for a server that is none of memif.",
+                "See errno: EFAULT for a path that is NULL, EINVAL for unknown flags, EOPNOTSUPP for a server that does not offer the offloads, EPROTO for \
+                 one that is none of memif.",
             ),
         ],
     },
@@ -157,13 +159,47 @@ const PAGES: &[Calls] = &[
             (
                 "EINVAL",
                 "Another version; no vector or more than 32; nvpf is 0 or nvecs no multiple of it; a vector without a buffer or a length; a frame to write \
-             that is shorter than 14 bytes, or more frames than the ring ever holds.",
+             that is shorter than 14 bytes, or more frames than the ring ever holds. windlass_frameio_read(): the handle has asked for offloads.",
             ),
             GONE,
             (
                 "EOVERFLOW",
                 "The first frame to read is longer than its vectors: it stays, and fits a larger group. A frame to write is longer than 65557 bytes.",
             ),
+        ],
+    },
+    Calls {
+        names: &[
+            "windlass_frameio_read_offload",
+            "windlass_frameio_write_offload",
+            "windlass_peek_offload",
+            "windlass_commit_offload",
+        ],
+        about: "frames whose checksums or segments are not finished",
+        description: &[
+            "These are the calls without _offload, with one windlass_offload_t for each frame: what is still to be done with it, or was done. It has the layout and \
+             the constants of struct virtio_net_hdr in linux/virtio_net.h.",
+            "A handle that was opened with WINDLASS_OFFLOAD_CSUM reads frames as their senders gave them. With WINDLASS_NEEDS_CSUM in flags, the two bytes at csum_start + \
+             csum_offset hold the sum of the pseudo header, and the checksum from csum_start to the end of the packet is to be put there. With WINDLASS_DATA_VALID it is known to be \
+             right. With neither it is as it came over a wire.",
+            "With WINDLASS_OFFLOAD_GSO, which includes that, a frame may be a segment of up to 64 KiB that is to be cut: into gso_size bytes of payload, each \
+             behind a copy of the first hdr_len bytes. gso_type says of what. Vectors of 65557 bytes have room for any. Each ring has at least 64 slots then.",
+            "A frame that is written may ask for the same. Kernels and guests that take segments get it as it is; for others the bridge computes the checksum and cuts the \
+             segment. The bridge checks each request as a guest's. It drops a frame whose request does not hold, and counts it as bad-offload: csum_start \
+             is not the start of the TCP or UDP header, or the frame is no segment of this type.",
+            "Without these flags, frames are whole, checksums are computed, segments are cut, and every windlass_offload_t that is read is zero.",
+        ],
+        errors: &[
+            (
+                "EINVAL",
+                "As the calls without _offload; a request that no frame can make: unknown flags or gso_type, csum_start above 2047, a segment without gso_size, without \
+                 WINDLASS_NEEDS_CSUM and WINDLASS_DATA_VALID, or with a checksum elsewhere than in its TCP or UDP header; a request for which the handle was not opened. Nothing is sent.",
+            ),
+            (
+                "EOVERFLOW",
+                "As the calls without _offload. A segment of more than WINDLASS_BUF_MAX bytes cannot be lent: windlass_frameio_read_offload() reads it.",
+            ),
+            BAD_POINTER,
         ],
     },
     Calls {
@@ -207,7 +243,7 @@ const PAGES: &[Calls] = &[
             INTERRUPTED,
             (
                 "EINVAL",
-                "count is 0 or above 32, or above what is lent; a length is not within 14 to WINDLASS_BUF_MAX. What windlass_commit() refuses is given back: the daemon \
+                "count is 0 or above 32, or above what is lent; a length is not within 14 to WINDLASS_BUF_MAX; windlass_peek(): the handle has asked for offloads. What windlass_commit() refuses is given back: the daemon \
              drops it as a runt.",
             ),
             GONE,
@@ -258,6 +294,9 @@ fn page(calls: &Calls) -> Page {
         ["windlass_errno", ..] => "A number, and a string. Neither call fails.",
         ["windlass_create", ..] => "0; 1 where each ended a walk; -1 with errno set: see windlass_errno(3).",
         ["windlass_open", ..] => "A handle, or NULL; 0, or -1 with errno set.",
+        ["windlass_frameio_read_offload", ..] => {
+            "windlass_peek_offload(): the number of frames. The others: 0. -1 with errno set after a failure."
+        }
         ["windlass_peek", ..] => "windlass_peek(): the number of frames. The others: 0. -1 with errno set after a failure.",
         ["windlass_pollfd"] => "A descriptor, or -1 with errno set.",
         _ => "0, or -1 with errno set.",

@@ -14,14 +14,15 @@ use proptest::prelude::*;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::FallocateFlags;
 use windlass_attach::endpoint::{Endpoint, Event, Rings};
-use windlass_attach::memif::layout::{COOKIE, Desc, RingPlace};
+use windlass_attach::memif::layout::{COOKIE, Desc, RING_FLAG_CSUM, RingPlace};
 use windlass_attach::memif::msg::{
     AddRegion, AddRing, Direction, Init, MSG_BYTES, Message, Mode, Secret, Text,
 };
+use windlass_attach::memif::offload::of_word;
 use windlass_attach::memif::server::{Handshake, SIBLINGS_TIME};
 use windlass_attach::memif::{HANDSHAKE_TIMEOUT, MemifServer};
 use windlass_attach::port::{More, Stop};
-use windlass_frame::FRAME_MAX;
+use windlass_frame::{Claim, FRAME_MAX};
 use windlass_shm::{HugePages, Mapping};
 use windlass_stats::Drop;
 use windlass_sys::unix::{self, SocketKind};
@@ -190,8 +191,17 @@ fn listen() -> (MemifServer, tempfile::TempDir) {
 }
 
 fn scene() -> Scene {
+    scene_asking(0)
+}
+
+/// The scene of an attacker whose ring has these flags.
+fn scene_asking(flags: u16) -> Scene {
     let (mut server, directory) = listen();
     let attacker = Attacker::connect(&directory.path().join("s"));
+    let flags_at = attacker.down.flags_at() as usize;
+    attacker
+        .memory
+        .store_u16(flags_at, flags, Ordering::Relaxed);
     attacker.handshake();
     let mut events = drive(&mut [&mut server], |e| is_up(&e[0]));
     let rings = rings_of(events.pop().expect("events"));
@@ -291,6 +301,47 @@ fn wild_indexes_end_the_connection() {
         scene.attacker.head(scene.attacker.down, jump);
         assert_eq!(scene.send(&frames(&[64])).stop, Stop::Down);
         scene.assert_over();
+    }
+}
+
+/// The metadata of a client that asks for nothing is not looked at; that of one that asks is a claim, whatever it is, and a chain has
+/// the claim of its first descriptor. What the client says later changes nothing.
+#[test]
+fn metadata_is_a_claim_of_those_who_ask() {
+    let words = [u32::MAX, 1, 2, 3, 0x0010_0441, 0x05a8_0445, 0x8000_000c];
+    for asks in [false, true] {
+        let mut scene = scene_asking(if asks { RING_FLAG_CSUM } else { 0 });
+        let flags_at = scene.attacker.down.flags_at() as usize;
+        let later = if asks { 0 } else { RING_FLAG_CSUM };
+        let memory = &scene.attacker.memory;
+        memory.store_u16(flags_at, later, Ordering::Relaxed);
+        let (mut at, mut expected) = (0, Vec::new());
+        let claim = |word| if asks { of_word(word) } else { Claim::NONE };
+        for metadata in words {
+            let whole = Desc {
+                metadata,
+                ..good(60)
+            };
+            let first = Desc { flags: 1, ..whole };
+            let second = Desc {
+                metadata: !metadata,
+                ..whole
+            };
+            for desc in [whole, first, second] {
+                scene.attacker.put(scene.attacker.up, at, desc);
+                at += 1;
+            }
+            expected.extend([claim(metadata); 2]);
+        }
+        scene.attacker.head(scene.attacker.up, at);
+        let mut claims = Vec::new();
+        while claims.len() < expected.len() {
+            scene.receive();
+            claims.append(&mut scene.driver.claims);
+        }
+        assert_eq!(claims, expected);
+        let caps = scene.rings.tx.caps();
+        assert_eq!((caps.csum, caps.tso4), (asks, false));
     }
 }
 

@@ -18,8 +18,12 @@ extern "C" {
 #define WINDLASS_FRAMEIO_NVECS_MAX 32
 /* Room in each buffer of a ring. */
 #define WINDLASS_BUF_MAX           2048
-/* Flag of windlass_open_socket(): calls return EAGAIN where they would sleep. */
+/* Flags of windlass_open() and windlass_open_socket(). Calls return EAGAIN where they would sleep. */
 #define WINDLASS_NONBLOCK          1
+/* Frames may have checksums that are still to be computed: windlass_frameio_read_offload(3). */
+#define WINDLASS_OFFLOAD_CSUM      2
+/* The same, and frames may be segments of up to 64 KiB that are still to be cut. */
+#define WINDLASS_OFFLOAD_GSO       4
 
 typedef enum windlass_error {
 	WINDLASS_E_SUCCESS = 0,
@@ -56,6 +60,26 @@ typedef struct windlass_frameio {
 
 /* A call with n vectors in a variable: .io, .vecs[0] to .vecs[n - 1]. */
 #define WINDLASS_FRAMEIO(n) struct { windlass_frameio_t io; windlass_framevec_t vecs[n]; }
+
+/* windlass_offload_t: flags */
+#define WINDLASS_NEEDS_CSUM        1	/* the checksum is to be computed */
+#define WINDLASS_DATA_VALID        2	/* the checksum was verified */
+/* gso_type; WINDLASS_GSO_ECN stands beside a TCP type */
+#define WINDLASS_GSO_NONE          0
+#define WINDLASS_GSO_TCPV4         1
+#define WINDLASS_GSO_TCPV6         4
+#define WINDLASS_GSO_UDP_L4        5
+#define WINDLASS_GSO_ECN           0x80
+
+/* What is still to be done with a frame: as struct virtio_net_hdr of linux/virtio_net.h, in the order of bytes of the host. */
+typedef struct windlass_offload {
+	uint8_t  flags;
+	uint8_t  gso_type;
+	uint16_t hdr_len;	/* with gso_type: bytes of all headers; ignored in a write */
+	uint16_t gso_size;	/* with gso_type: bytes of payload in each segment */
+	uint16_t csum_start;	/* with WINDLASS_NEEDS_CSUM: where the summed part begins, at most 2047 */
+	uint16_t csum_offset;	/* where in that part the checksum is; it holds the sum of the pseudo header */
+} windlass_offload_t;
 
 /* A frame in the memory of a ring. */
 typedef struct windlass_buf {
@@ -95,6 +119,12 @@ int         windlass_set_patience(windlass_t *, unsigned int ms);
 int         windlass_frameio_read(windlass_t *, windlass_frameio_t *);
 int         windlass_frameio_write(windlass_t *, windlass_frameio_t *);
 int         windlass_drain(windlass_t *, unsigned int ms);
+
+/* windlass_frameio_read_offload(3): one windlass_offload_t for each frame */
+int         windlass_frameio_read_offload(windlass_t *, windlass_frameio_t *, windlass_offload_t *);
+int         windlass_frameio_write_offload(windlass_t *, windlass_frameio_t *, const windlass_offload_t *);
+int         windlass_peek_offload(windlass_t *, windlass_buf_t *, windlass_offload_t *, unsigned int count);
+int         windlass_commit_offload(windlass_t *, windlass_lease_t *, const windlass_buf_t *, const windlass_offload_t *, unsigned int count);
 
 /* windlass_pollfd(3): events is POLLIN, POLLOUT or both */
 int         windlass_pollfd(windlass_t *, int events);

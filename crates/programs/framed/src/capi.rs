@@ -13,6 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
+use windlass_attach::memif::Offloads;
 use windlass_sys::Errno;
 
 use crate::device::{Device, Options, Readiness};
@@ -20,10 +21,16 @@ use crate::devices;
 use crate::error::{Code, Error};
 use crate::frameio::{FRAMEIO_NVECS_MAX, FRAMEIO_VERSION, FrameIo, FrameVec};
 use crate::lend;
+use crate::offload::Offload;
+use crate::rx::Place;
 use crate::tx::Grant;
 
 /// `WINDLASS_NONBLOCK`.
 const NONBLOCK: c_int = 1;
+/// `WINDLASS_OFFLOAD_CSUM`.
+const OFFLOAD_CSUM: c_int = 2;
+/// `WINDLASS_OFFLOAD_GSO`.
+const OFFLOAD_GSO: c_int = 4;
 
 thread_local! {
     static LAST: Cell<Code> = const { Cell::new(Code::Success) };
@@ -76,12 +83,17 @@ unsafe fn device<'a>(handle: *const Device) -> Result<&'a Device, Errno> {
 
 /// The options of an open.
 fn options(flags: c_int) -> Result<Options, Error> {
-    if flags & !NONBLOCK != 0 {
+    if flags & !(NONBLOCK | OFFLOAD_CSUM | OFFLOAD_GSO) != 0 {
         return Err(Error::System(Errno::INVAL));
     }
     Ok(Options {
-        log2_ring: 0,
+        offloads: match (flags & OFFLOAD_GSO != 0, flags & OFFLOAD_CSUM != 0) {
+            (true, _) => Offloads::Gso,
+            (false, true) => Offloads::Csum,
+            (false, false) => Offloads::None,
+        },
         nonblocking: flags & NONBLOCK != 0,
+        ..Options::default()
     })
 }
 
@@ -385,15 +397,16 @@ pub unsafe extern "C" fn windlass_drain(handle: *const Device, ms: c_uint) -> c_
     answer(device.and_then(|device| device.drain(limit)).map(|()| 0))
 }
 
-/// One direction of a framed call.
-type Move = unsafe fn(&Device, usize, &mut [FrameVec]) -> Result<usize, Errno>;
-
 /// Checks the head of a call, does it, and writes the count back.
 ///
 /// # Safety
 /// `handle` as for [`device`]; `io` is NULL or a head with `nvecs` vectors behind it, as `how` wants them.
 #[inline(always)]
-unsafe fn framed(handle: *const Device, io: *mut FrameIo, how: Move) -> Result<c_int, Errno> {
+unsafe fn framed(
+    handle: *const Device,
+    io: *mut FrameIo,
+    how: impl FnOnce(&Device, usize, &mut [FrameVec]) -> Result<usize, Errno>,
+) -> Result<c_int, Errno> {
     // SAFETY: the caller's promise.
     let device = unsafe { device(handle) }?;
     // SAFETY: the caller's promise.
@@ -407,8 +420,7 @@ unsafe fn framed(handle: *const Device, io: *mut FrameIo, how: Move) -> Result<c
     let first = io.wrapping_add(1).cast::<FrameVec>();
     // SAFETY: `count` vectors follow the head (caller), at the place that C gives a flexible array.
     let vecs = unsafe { core::slice::from_raw_parts_mut(first, count) };
-    // SAFETY: the caller's promise.
-    let done = unsafe { how(device, nvpf, vecs) }?;
+    let done = how(device, nvpf, vecs)?;
     // SAFETY: the head, which the caller owns.
     unsafe { (*io).nvecs = done as u32 };
     Ok(0)
@@ -423,7 +435,66 @@ const _: () = assert!(size_of::<FrameIo>() == core::mem::offset_of!(FrameIo, vec
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn windlass_frameio_read(handle: *const Device, io: *mut FrameIo) -> c_int {
     // SAFETY: the caller's promise.
-    answer(unsafe { framed(handle, io, Device::read_raw) })
+    let read = |device: &Device, nvpf, vecs: &mut _| unsafe { device.read_raw(nvpf, vecs) };
+    // SAFETY: the caller's promise.
+    answer(unsafe { framed(handle, io, read) })
+}
+
+/// The metadata of the frames of a call: so many as there are frames.
+///
+/// # Safety
+/// NULL, or a place for each frame that nobody else uses during the call.
+unsafe fn offloads<'a>(
+    first: *mut Offload,
+    nvpf: usize,
+    vecs: &[FrameVec],
+) -> Result<&'a mut [Offload], Errno> {
+    if first.is_null() {
+        return Err(Errno::FAULT);
+    }
+    let frames = vecs.len().checked_div(nvpf).unwrap_or(0);
+    // SAFETY: a place for each frame (caller).
+    Ok(unsafe { core::slice::from_raw_parts_mut(first, frames) })
+}
+
+/// See `windlass_frameio_read_offload(3)`.
+///
+/// # Safety
+/// As [`windlass_frameio_read`]; `first` is NULL or has a place for each frame.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn windlass_frameio_read_offload(
+    handle: *const Device,
+    io: *mut FrameIo,
+    first: *mut Offload,
+) -> c_int {
+    let read = |device: &Device, nvpf, vecs: &mut [FrameVec]| {
+        // SAFETY: the caller's promise.
+        let all = unsafe { offloads(first, nvpf, vecs) }?;
+        // SAFETY: the caller's promise.
+        unsafe { device.read_offload_raw(nvpf, vecs, all) }
+    };
+    // SAFETY: the caller's promise.
+    answer(unsafe { framed(handle, io, read) })
+}
+
+/// See `windlass_frameio_read_offload(3)`.
+///
+/// # Safety
+/// As [`windlass_frameio_write`]; `first` is NULL or has one for each frame.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn windlass_frameio_write_offload(
+    handle: *const Device,
+    io: *mut FrameIo,
+    first: *const Offload,
+) -> c_int {
+    let write = |device: &Device, nvpf, vecs: &mut [FrameVec]| {
+        // SAFETY: the caller's promise; none is written.
+        let all = unsafe { offloads(first.cast_mut(), nvpf, vecs) }?;
+        // SAFETY: the caller's promise.
+        unsafe { device.write_offload_raw(nvpf, vecs, all) }
+    };
+    // SAFETY: the caller's promise.
+    answer(unsafe { framed(handle, io, write) })
 }
 
 /// See `windlass_frameio_read(3)`.
@@ -433,7 +504,9 @@ pub unsafe extern "C" fn windlass_frameio_read(handle: *const Device, io: *mut F
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn windlass_frameio_write(handle: *const Device, io: *mut FrameIo) -> c_int {
     // SAFETY: the caller's promise.
-    answer(unsafe { framed(handle, io, Device::write_raw) })
+    let write = |device: &Device, nvpf, vecs: &mut _| unsafe { device.write_raw(nvpf, vecs) };
+    // SAFETY: the caller's promise.
+    answer(unsafe { framed(handle, io, write) })
 }
 
 /// `count` places from `first` on.
@@ -461,23 +534,61 @@ pub unsafe extern "C" fn windlass_peek(
     bufs: *mut Buf,
     count: c_uint,
 ) -> c_int {
-    // SAFETY: the caller's promise.
-    let device = unsafe { device(handle) };
-    // SAFETY: the caller's promise.
-    let places = unsafe { places(bufs, count) };
     let peek = || {
-        let (device, places) = (device?, places?);
-        let mut frames = [(core::ptr::null(), 0); FRAMEIO_NVECS_MAX];
-        let lent = device.lend(frames.get_mut(..places.len()).unwrap_or_default())?;
-        for (place, (ptr, len)) in places.iter_mut().zip(frames).take(lent) {
-            *place = Buf {
-                buf: ptr.cast_mut(),
-                len,
-            };
-        }
-        Ok(lent as c_int)
+        // SAFETY: the caller's promise.
+        unsafe { device(handle) }?.check_plain()?;
+        // SAFETY: the caller's promise.
+        unsafe { lend_to(handle, bufs, None, count) }
     };
     answer(peek())
+}
+
+/// See `windlass_frameio_read_offload(3)`.
+///
+/// # Safety
+/// As [`windlass_peek`]; `first` is NULL or has `count` places.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn windlass_peek_offload(
+    handle: *const Device,
+    bufs: *mut Buf,
+    first: *mut Offload,
+    count: c_uint,
+) -> c_int {
+    let peek = || {
+        // SAFETY: the caller's promise.
+        let offloads = unsafe { places(first, count) }?;
+        // SAFETY: the caller's promise.
+        unsafe { lend_to(handle, bufs, Some(offloads), count) }
+    };
+    answer(peek())
+}
+
+/// Lends frames to C: where each lies, and what is to be done with it.
+///
+/// # Safety
+/// As [`windlass_peek`].
+unsafe fn lend_to(
+    handle: *const Device,
+    bufs: *mut Buf,
+    mut offloads: Option<&mut [Offload]>,
+    count: c_uint,
+) -> Result<c_int, Errno> {
+    // SAFETY: the caller's promise.
+    let device = unsafe { device(handle) }?;
+    // SAFETY: the caller's promise.
+    let bufs = unsafe { places(bufs, count) }?;
+    let mut frames = [Place::default(); FRAMEIO_NVECS_MAX];
+    let lent = device.lend(frames.get_mut(..bufs.len()).unwrap_or_default())?;
+    for (k, (buf, frame)) in bufs.iter_mut().zip(frames).take(lent).enumerate() {
+        *buf = Buf {
+            buf: frame.ptr.cast_mut(),
+            len: frame.len,
+        };
+        if let Some(place) = offloads.as_mut().and_then(|all| all.get_mut(k)) {
+            *place = frame.offload;
+        }
+    }
+    Ok(lent as c_int)
 }
 
 /// See `windlass_peek(3)`.
@@ -542,20 +653,52 @@ pub unsafe extern "C" fn windlass_commit(
     bufs: *const Buf,
     count: c_uint,
 ) -> c_int {
+    let none = [Offload::default(); FRAMEIO_NVECS_MAX];
     // SAFETY: the caller's promise.
-    let device = unsafe { device(handle) };
-    let commit = || {
-        let device = device?;
-        device.check()?;
-        // SAFETY: NULL, or what `windlass_reserve` has put there (caller).
-        let place = unsafe { lease.cast::<Option<Grant>>().as_mut() };
-        let grant = place.ok_or(Errno::FAULT)?.take().ok_or(Errno::INVAL)?;
-        let given: &[Buf] = match bufs.is_null() || count as usize > FRAMEIO_NVECS_MAX {
-            true => &[],
-            // SAFETY: so many places (caller).
-            false => unsafe { core::slice::from_raw_parts(bufs, count as usize) },
-        };
-        lend::commit(device, grant, given.iter().map(|buf| buf.len)).map(|()| 0)
+    answer(unsafe { commit(handle, lease, bufs, none.as_ptr(), count) })
+}
+
+/// See `windlass_frameio_read_offload(3)`.
+///
+/// # Safety
+/// As [`windlass_commit`]; `first` is NULL or has `count` places.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn windlass_commit_offload(
+    handle: *const Device,
+    lease: *mut CLease,
+    bufs: *const Buf,
+    first: *const Offload,
+    count: c_uint,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    answer(unsafe { commit(handle, lease, bufs, first, count) })
+}
+
+/// Ends a reservation: with so many frames, or as abandoned.
+///
+/// # Safety
+/// As [`windlass_commit_offload`].
+unsafe fn commit(
+    handle: *const Device,
+    lease: *mut CLease,
+    bufs: *const Buf,
+    first: *const Offload,
+    count: c_uint,
+) -> Result<c_int, Errno> {
+    // SAFETY: the caller's promise.
+    let device = unsafe { device(handle) }?;
+    device.check()?;
+    // SAFETY: NULL, or what `windlass_reserve` has put there (caller).
+    let place = unsafe { lease.cast::<Option<Grant>>().as_mut() };
+    let grant = place.ok_or(Errno::FAULT)?.take().ok_or(Errno::INVAL)?;
+    let is_given = !bufs.is_null() && !first.is_null() && count as usize <= FRAMEIO_NVECS_MAX;
+    let count = if is_given { count as usize } else { 0 };
+    let frame = |k: usize| {
+        // SAFETY: so many places (caller); none where a pointer is NULL.
+        let buf = unsafe { bufs.wrapping_add(k).read() };
+        // SAFETY: as above.
+        let offload = unsafe { first.wrapping_add(k).read() };
+        (buf.len, offload)
     };
-    answer(commit())
+    lend::commit(device, grant, (0..count).map(frame)).map(|()| 0)
 }

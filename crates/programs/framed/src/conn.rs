@@ -6,6 +6,7 @@
 
 use std::os::fd::OwnedFd;
 
+use windlass_attach::memif::Offloads;
 use windlass_attach::memif::offer::Offer;
 use windlass_attach::memif::rings::RingSpec;
 use windlass_attach::memif::view::{Buffers, Ring, Role, View};
@@ -27,6 +28,8 @@ pub(crate) struct Conn {
     pub(crate) tx: Half,
     /// From the daemon.
     pub(crate) rx: Half,
+    /// What both sides agreed on.
+    offloads: Offloads,
 }
 
 impl Half {
@@ -52,27 +55,44 @@ impl Half {
         self.buffers.offset(slot)
     }
 
-    /// Describes `len` bytes in the buffer of a slot.
+    /// Describes `len` bytes in the buffer of a slot. `metadata` is of the frame that begins there.
     #[inline(always)]
-    pub(crate) fn describe(&self, index: u16, len: u32, flags: u16) {
+    pub(crate) fn describe(&self, index: u16, len: u32, flags: u16, metadata: u32) {
         let low = u64::from(len) << 32 | u64::from(self.buffers.region) << 16;
         self.ring.set_low(index, low | u64::from(flags));
-        self.ring.set_high(index, u64::from(self.offset(index)));
+        let high = u64::from(metadata) << 32 | u64::from(self.offset(index));
+        self.ring.set_high(index, high);
     }
 }
 
 impl Conn {
-    /// The connection over an accepted offer.
+    /// The connection over an accepted offer, for which `offloads` were asked.
     ///
     /// # Errors
-    /// `EPROTO` for an offer without exactly one ring each way; a failed system call.
-    pub(crate) fn new(offer: Offer) -> Result<Conn, Errno> {
+    /// `EPROTO` for an offer without exactly one ring each way; `EOPNOTSUPP` for a server that does not offer what was asked; a failed
+    /// system call.
+    pub(crate) fn new(offer: Offer, offloads: Offloads) -> Result<Conn, Errno> {
         let alarm = windlass_sys::eventfd::create()?;
         let view = View::new(vec![offer.mapping], alarm).ok_or(Errno::PROTO)?;
         let tx = Half::new(&view, offer.from_client).ok_or(Errno::PROTO)?;
         let rx = Half::new(&view, offer.from_server).ok_or(Errno::PROTO)?;
-        rx.ring.mask(true, false);
-        Ok(Conn { view, tx, rx })
+        if tx.ring.offloads() != offloads && offloads != Offloads::None {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let conn = Conn {
+            view,
+            tx,
+            rx,
+            offloads,
+        };
+        conn.mask(true);
+        Ok(conn)
+    }
+
+    /// Says whether notifications of frames are unwanted.
+    #[inline(always)]
+    pub(crate) fn mask(&self, masked: bool) {
+        self.rx.ring.mask(masked, self.offloads.flags());
     }
 
     /// First byte of the region.
@@ -93,6 +113,12 @@ impl Conn {
     /// Signalled by [`Conn::fail`].
     pub(crate) fn alarm(&self) -> &OwnedFd {
         self.view.alarm()
+    }
+
+    /// Whether the metadata words of descriptors mean something.
+    #[inline(always)]
+    pub(crate) fn carries_offloads(&self) -> bool {
+        self.offloads != Offloads::None
     }
 
     /// Whether it is of no use any more.

@@ -6,9 +6,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use windlass_attach::memif::ClientConfig;
 use windlass_attach::memif::msg::Secret;
 use windlass_attach::memif::offer::BUFFER_BYTES;
+use windlass_attach::memif::{ClientConfig, Offloads};
 use windlass_shm::HugePages;
 use windlass_sync::tsc;
 use windlass_sys::Errno;
@@ -17,10 +17,11 @@ use windlass_sys::epoll::{Epoll, Interest};
 use crate::conn::Conn;
 use crate::error::Error;
 use crate::fork;
-use crate::frameio::{Call, FrameVec, ReadVec, WriteVec, check_length, length};
+use crate::frameio::{Call, FRAMEIO_NVECS_MAX, FrameVec, ReadVec, WriteVec, check_length, length};
 use crate::link::{Link, News};
+use crate::offload::Offload;
 use crate::ready::{Set, Sets};
-use crate::rx::{Rx, State, Turn};
+use crate::rx::{Place, Rx, State, Turn};
 use crate::turn::{Held, Turns};
 use crate::tx::{Grant, Owed, Tx, slots};
 
@@ -30,6 +31,8 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 pub const LINGER: Duration = Duration::from_secs(1);
 /// Default size of the rings, as a power of two.
 pub const LOG2_RING: u8 = 10;
+/// Smallest rings with [`Offloads::Gso`], as a power of two: the largest segment takes 33 slots.
+pub const LOG2_RING_GSO: u8 = 6;
 /// How long an open waits for a device that has another consumer, which may be about to go.
 const BUSY_PATIENCE: Duration = Duration::from_millis(500);
 /// How often calls that do not sleep look after the link, in cycles of the time-stamp counter: about a millisecond.
@@ -40,9 +43,13 @@ const RECHECK: Duration = Duration::from_millis(1);
 /// How a device is opened.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Size of each ring as a power of two, 5 to 14; 0: what the device asks for, [`LOG2_RING`] behind a path. A frame of up to 2048
-    /// bytes takes one slot.
-    pub log2_ring: u8,
+    /// Size of the ring of frames for the program as a power of two, 5 to 14; 0: what the device asks for, [`LOG2_RING`] behind a path.
+    /// A frame of up to 2048 bytes takes one slot. With [`Offloads::Gso`], at least [`LOG2_RING_GSO`].
+    pub log2_rx: u8,
+    /// The same of the ring of its frames.
+    pub log2_tx: u8,
+    /// What the program takes unfinished, and may write unfinished: see [`crate::offload`].
+    pub offloads: Offloads,
     /// Whether calls return `EAGAIN` where they would sleep.
     pub nonblocking: bool,
 }
@@ -74,6 +81,7 @@ pub struct Device {
     /// Whose turn it is to sleep for room.
     turns: Turns,
     ring_slots: u16,
+    offloads: Offloads,
     link: Mutex<Link>,
     looked: AtomicU64,
 }
@@ -85,11 +93,15 @@ impl Device {
     /// [`Error`].
     pub fn open_path(path: &Path, options: Options) -> Result<Device, Error> {
         let generation = fork::generation()?;
-        let log2_size = match options.log2_ring {
-            0 => LOG2_RING,
-            given => given,
+        let least = match options.offloads {
+            Offloads::Gso => LOG2_RING_GSO,
+            _ => 0,
         };
-        if path.as_os_str().is_empty() || !(5..=14).contains(&log2_size) {
+        let log2_sizes = [options.log2_tx, options.log2_rx].map(|size| match size {
+            0 => LOG2_RING,
+            given => given.max(least),
+        });
+        if path.as_os_str().is_empty() || !log2_sizes.iter().all(|size| (5..=14).contains(size)) {
             return Err(Error::BadName(path.to_owned()));
         }
         let config = ClientConfig {
@@ -99,7 +111,8 @@ impl Device {
             secret: Secret::NONE,
             name: "libwindlass".to_owned(),
             rings: 1,
-            log2_size,
+            log2_sizes,
+            offloads: options.offloads,
             huge: HugePages::Try,
         };
         let sets = Sets {
@@ -122,6 +135,7 @@ impl Device {
             sets,
             any,
             ring_slots: conn.tx.ring.size(),
+            offloads: options.offloads,
             tx: Tx::new(conn.clone()),
             rx: Rx::new(conn),
             turns: Turns::default(),
@@ -147,7 +161,7 @@ impl Device {
     /// - `EAGAIN`: nonblocking, and no frame is there.
     /// - `EBUSY`: another thread reads, or frames are lent ([`Device::peek`]).
     /// - `EINTR`: a signal handler ran before a frame came.
-    /// - `EINVAL`: see [`crate::frameio`].
+    /// - `EINVAL`: see [`crate::frameio`]; the handle has asked for offloads: [`Device::read_offload`].
     /// - `ENXIO`: the device is gone for good, or the handle is another process's.
     /// - `EOVERFLOW`: the first frame is longer than its vectors. It stays.
     pub fn read(&self, nvpf: usize, vecs: &mut [ReadVec<'_>]) -> Result<usize, Errno> {
@@ -163,11 +177,69 @@ impl Device {
     /// # Safety
     /// Each vector names `buflen` bytes that may be written.
     pub unsafe fn read_raw(&self, nvpf: usize, vecs: &mut [FrameVec]) -> Result<usize, Errno> {
+        self.check_plain()?;
+        // SAFETY: the caller's promise.
+        unsafe { self.read_with(nvpf, vecs, None) }
+    }
+
+    /// [`Device::read`], and what is still to be done with each frame: one place for each that may come.
+    ///
+    /// # Errors
+    /// As there; `EINVAL` for fewer places than frames.
+    pub fn read_offload(
+        &self,
+        nvpf: usize,
+        vecs: &mut [ReadVec<'_>],
+        offloads: &mut [Offload],
+    ) -> Result<usize, Errno> {
+        // SAFETY: each vector names a slice that is borrowed for it alone.
+        unsafe { self.read_offload_raw(nvpf, ReadVec::raw(vecs), offloads) }
+    }
+
+    /// [`Device::read_offload`] into whatever the vectors name.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Safety
+    /// Each vector names `buflen` bytes that may be written.
+    pub unsafe fn read_offload_raw(
+        &self,
+        nvpf: usize,
+        vecs: &mut [FrameVec],
+        offloads: &mut [Offload],
+    ) -> Result<usize, Errno> {
+        // SAFETY: the caller's promise.
+        unsafe { self.read_with(nvpf, vecs, Some(offloads)) }
+    }
+
+    /// A program that has asked for offloads is to hear what is to be done with a frame.
+    #[inline(always)]
+    pub(crate) fn check_plain(&self) -> Result<(), Errno> {
+        match self.offloads {
+            Offloads::None => Ok(()),
+            _ => Err(Errno::INVAL),
+        }
+    }
+
+    /// # Safety
+    /// As [`Device::read_raw`].
+    #[inline(always)]
+    unsafe fn read_with(
+        &self,
+        nvpf: usize,
+        vecs: &mut [FrameVec],
+        mut offloads: Option<&mut [Offload]>,
+    ) -> Result<usize, Errno> {
         let mut call = Call::check(nvpf, vecs)?;
+        let places = offloads.as_ref().map_or(usize::MAX, |all| all.len());
+        if places < call.vecs.len() / nvpf {
+            return Err(Errno::INVAL);
+        }
         let mut turn = self.enter()?;
         loop {
             // SAFETY: the caller's promise.
-            let done = unsafe { turn.read(&mut call) };
+            let done = unsafe { turn.read(&mut call, offloads.as_deref_mut()) };
             if done != Ok(0) {
                 self.leave(&mut turn);
                 return done.map(|frames| frames * nvpf);
@@ -197,7 +269,63 @@ impl Device {
     /// # Safety
     /// Each vector names `buflen` bytes that may be read.
     pub unsafe fn write_raw(&self, nvpf: usize, vecs: &mut [FrameVec]) -> Result<usize, Errno> {
-        let mut call = Call::check(nvpf, vecs)?;
+        let words = core::iter::repeat(0);
+        // SAFETY: the caller's promise.
+        unsafe { self.write_with(Call::check(nvpf, vecs)?, words) }
+    }
+
+    /// [`Device::write`], and what is still to be done with each frame: one for each.
+    ///
+    /// # Errors
+    /// As there; `EINVAL` for another number than of frames, and for what no frame can ask, or the handle has not asked for.
+    pub fn write_offload(
+        &self,
+        nvpf: usize,
+        vecs: &mut [WriteVec<'_>],
+        offloads: &[Offload],
+    ) -> Result<usize, Errno> {
+        // SAFETY: each vector names a slice that is borrowed.
+        unsafe { self.write_offload_raw(nvpf, WriteVec::raw(vecs), offloads) }
+    }
+
+    /// [`Device::write_offload`] from whatever the vectors name.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Safety
+    /// Each vector names `buflen` bytes that may be read.
+    pub unsafe fn write_offload_raw(
+        &self,
+        nvpf: usize,
+        vecs: &mut [FrameVec],
+        offloads: &[Offload],
+    ) -> Result<usize, Errno> {
+        let call = Call::check(nvpf, vecs)?;
+        if offloads.len() != call.vecs.len() / nvpf {
+            return Err(Errno::INVAL);
+        }
+        let mut words = [0; FRAMEIO_NVECS_MAX];
+        for (word, offload) in words.iter_mut().zip(offloads) {
+            *word = self.word(offload)?;
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.write_with(call, words.into_iter()) }
+    }
+
+    /// The metadata word of what is asked for a frame.
+    pub(crate) fn word(&self, offload: &Offload) -> Result<u32, Errno> {
+        offload.word(self.offloads).ok_or(Errno::INVAL)
+    }
+
+    /// # Safety
+    /// As [`Device::write_raw`].
+    #[inline(always)]
+    unsafe fn write_with(
+        &self,
+        mut call: Call<'_>,
+        words: impl Iterator<Item = u32>,
+    ) -> Result<usize, Errno> {
         let mut need = 0;
         for frame in call.frames() {
             let bytes = length(frame);
@@ -206,7 +334,7 @@ impl Device {
         }
         let grant = self.reserve_slots(need)?;
         // SAFETY: the caller's promise; so many slots are what the frames take.
-        unsafe { grant.fill(call.frames()) };
+        unsafe { grant.fill(call.frames(), words) };
         self.publish(grant);
         Ok(call.vecs.len())
     }
@@ -341,11 +469,11 @@ impl Device {
         }
     }
 
-    /// Lends the next frames, without a copy: address and bytes of each. Until [`Device::unlend`], nothing else can be read.
+    /// Lends the next frames, without a copy. Until [`Device::unlend`], nothing else can be read.
     ///
     /// # Errors
     /// As [`Device::read`]; `EOVERFLOW`: the first frame does not lie in one buffer, and is to be read. `EINVAL` for no place.
-    pub(crate) fn lend(&self, frames: &mut [(*const u8, usize)]) -> Result<usize, Errno> {
+    pub(crate) fn lend(&self, frames: &mut [Place]) -> Result<usize, Errno> {
         let mut turn = self.enter()?;
         if frames.is_empty() {
             return Err(Errno::INVAL);

@@ -140,8 +140,7 @@ pub fn set_property(zone: &str, name: &str, property: &str, bytes: u64) -> Resul
 }
 
 impl Device {
-    /// Opens the device of this name in this zone, with rings for its `rxbuf` and `txbuf`, whichever is larger, unless the options say
-    /// otherwise.
+    /// Opens the device of this name in this zone, with rings for its `rxbuf` and its `txbuf`, unless the options say otherwise.
     ///
     /// # Errors
     /// [`Error`].
@@ -151,9 +150,12 @@ impl Device {
         let socket = view
             .socket
             .ok_or_else(|| bad(Code::NoDevice, name.as_str()))?;
-        if options.log2_ring == 0 {
-            let slots = view.rx_slots.max(view.tx_slots);
-            options.log2_ring = u8::try_from(slots.max(1).ilog2()).unwrap_or(0);
+        let sizes = [
+            (&mut options.log2_rx, view.rx_slots),
+            (&mut options.log2_tx, view.tx_slots),
+        ];
+        for (size, slots) in sizes.into_iter().filter(|(size, _)| **size == 0) {
+            *size = u8::try_from(slots.max(1).ilog2()).unwrap_or(0);
         }
         Device::open_path(Path::new(&socket), options)
     }

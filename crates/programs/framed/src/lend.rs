@@ -13,20 +13,21 @@ use windlass_sys::Errno;
 
 use crate::device::Device;
 use crate::frameio::{FRAME_MIN, FRAMEIO_NVECS_MAX};
+use crate::offload::Offload;
+use crate::rx::Place;
 use crate::tx::Grant;
 
 /// Received frames that are lent. Dropped without [`Peeked::release`], they stay to be read.
 pub struct Peeked<'a> {
     device: &'a Device,
-    frames: [(*const u8, usize); FRAMEIO_NVECS_MAX],
+    frames: [Place; FRAMEIO_NVECS_MAX],
     count: usize,
 }
 
 /// One lent frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Lent<'a> {
-    ptr: *const u8,
-    len: usize,
+    place: Place,
     _lent: PhantomData<&'a [u8]>,
 }
 
@@ -43,7 +44,7 @@ impl Device {
     /// # Errors
     /// As [`Device::read`]; `EOVERFLOW` if the first frame does not lie in one buffer: it is to be read. `EINVAL` for a `max` of 0.
     pub fn peek(&self, max: usize) -> Result<Peeked<'_>, Errno> {
-        let mut frames = [(core::ptr::null(), 0); FRAMEIO_NVECS_MAX];
+        let mut frames = [Place::default(); FRAMEIO_NVECS_MAX];
         let max = max.min(FRAMEIO_NVECS_MAX);
         let count = self.lend(frames.get_mut(..max).unwrap_or_default())?;
         Ok(Peeked {
@@ -85,9 +86,8 @@ impl Peeked<'_> {
 
     /// The frames, in their order.
     pub fn frames(&self) -> impl ExactSizeIterator<Item = Lent<'_>> {
-        let lent = |&(ptr, len): &(*const u8, usize)| Lent {
-            ptr,
-            len,
+        let lent = |place: &Place| Lent {
+            place: *place,
             _lent: PhantomData,
         };
         self.frames
@@ -121,26 +121,32 @@ impl Lent<'_> {
     /// Bytes of the frame.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.len
+        self.place.len
+    }
+
+    /// What is still to be done with it, for a handle that has asked.
+    #[must_use]
+    pub fn offload(&self) -> Offload {
+        self.place.offload
     }
 
     /// Never: a frame has bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.place.len == 0
     }
 
     /// Its first byte. Valid as long as this is; the daemon may write there.
     #[must_use]
     pub fn as_ptr(&self) -> *const u8 {
-        self.ptr
+        self.place.ptr
     }
 
     /// Copies the bytes from `at` on; gives how many there were.
     pub fn copy(&self, at: usize, to: &mut [u8]) -> usize {
-        let n = self.len.saturating_sub(at).min(to.len());
+        let n = self.place.len.saturating_sub(at).min(to.len());
         // SAFETY: `n` bytes inside the buffer, which is lent as long as this is; `to` is private.
-        unsafe { copy_in(to.as_mut_ptr(), self.ptr.wrapping_add(at), n) };
+        unsafe { copy_in(to.as_mut_ptr(), self.place.ptr.wrapping_add(at), n) };
         n
     }
 }
@@ -184,28 +190,45 @@ impl Reserved<'_> {
     ///
     /// # Errors
     /// `EINVAL`: more lengths than buffers, none, or one that is not within 14 to 2048. Nothing is sent.
-    pub fn commit(mut self, lens: &[usize]) -> Result<(), Errno> {
+    pub fn commit(self, lens: &[usize]) -> Result<(), Errno> {
+        self.commit_frames(lens.iter().map(|len| (*len, Offload::default())))
+    }
+
+    /// The same, with what is still to be done with each frame.
+    ///
+    /// # Errors
+    /// `EINVAL` also for what no frame can ask, or the handle has not asked for.
+    pub fn commit_offload(self, frames: &[(usize, Offload)]) -> Result<(), Errno> {
+        self.commit_frames(frames.iter().copied())
+    }
+
+    fn commit_frames(
+        mut self,
+        frames: impl ExactSizeIterator<Item = (usize, Offload)> + Clone,
+    ) -> Result<(), Errno> {
         let Some(grant) = self.grant.take() else {
             return Err(Errno::INVAL);
         };
-        commit(self.device, grant, lens.iter().copied())
+        commit(self.device, grant, frames)
     }
 }
 
-/// [`Reserved::commit`].
+/// [`Reserved::commit_offload`].
 pub(crate) fn commit(
     device: &Device,
     grant: Grant,
-    lens: impl ExactSizeIterator<Item = usize> + Clone,
+    frames: impl ExactSizeIterator<Item = (usize, Offload)> + Clone,
 ) -> Result<(), Errno> {
-    let mut all = lens.clone();
-    let is_good = (1..=usize::from(grant.count())).contains(&lens.len())
-        && all.all(|len| (FRAME_MIN..=BUFFER_BYTES as usize).contains(&len));
+    let mut all = frames.clone();
+    let is_good = (1..=usize::from(grant.count())).contains(&frames.len())
+        && all.all(|(len, offload)| {
+            (FRAME_MIN..=BUFFER_BYTES as usize).contains(&len) && device.word(&offload).is_ok()
+        });
     if !is_good {
         abandon(device, grant);
         return Err(Errno::INVAL);
     }
-    grant.describe(lens.map(|len| len as u32));
+    grant.describe(frames.map(|(len, offload)| (len as u32, device.word(&offload).unwrap_or(0))));
     device.publish(grant);
     Ok(())
 }

@@ -58,9 +58,6 @@
 //! What the daemon writes into the memory is never believed: an index that cannot be ends the connection, a descriptor that cannot be
 //! is skipped. Frames are copied, never borrowed as slices. A NULL pointer is `EFAULT` where illumos' kernel would say so; another wild
 //! pointer faults in the caller, as with memcpy.
-//!
-//! # Not done
-//! Offload metadata.
 
 pub mod capi;
 mod conn;
@@ -71,14 +68,17 @@ mod fork;
 pub mod frameio;
 mod lend;
 mod link;
+pub mod offload;
 mod ready;
 mod rx;
 mod turn;
 mod tx;
 
-pub use device::{Device, LINGER, LOG2_RING, Options, PATIENCE, Readiness};
+pub use device::{Device, LINGER, LOG2_RING, LOG2_RING_GSO, Options, PATIENCE, Readiness};
 pub use error::{Code, Error};
 pub use frameio::{
     FRAME_MIN, FRAMEIO_NVECS_MAX, FRAMEIO_VERSION, FrameIo, FrameVec, ReadVec, WriteVec,
 };
 pub use lend::{Lent, Peeked, Reserved};
+pub use offload::Offload;
+pub use windlass_attach::memif::Offloads;

@@ -256,7 +256,7 @@ impl Link {
 
     fn rise(&mut self, dialogue: Dialogue, sets: &Sets) -> Result<Arc<Conn>, Errno> {
         let (_, offer) = dialogue.finish().ok_or(Errno::PROTO)?;
-        let conn = Conn::new(offer)?;
+        let conn = Conn::new(offer, self.config.offloads)?;
         for set in sets.each() {
             set.add_server(&conn.rx.event)?;
             set.add_link(conn.alarm())?;
@@ -289,7 +289,12 @@ impl Link {
         // A daemon that restarts leaves its socket, at which nobody answers for a while.
         let absent = matches!(
             errno,
-            Errno::NOENT | Errno::NOTDIR | Errno::ACCESS | Errno::NXIO | Errno::BUSY
+            Errno::NOENT
+                | Errno::NOTDIR
+                | Errno::ACCESS
+                | Errno::NXIO
+                | Errno::BUSY
+                | Errno::OPNOTSUPP
         );
         self.absent_since = absent.then(|| self.absent_since.unwrap_or(now));
         let waited = self

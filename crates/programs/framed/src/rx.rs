@@ -26,6 +26,7 @@ use windlass_sys::Errno;
 
 use crate::conn::Conn;
 use crate::frameio::{Call, FrameVec, length};
+use crate::offload::Offload;
 use crate::ready::Sets;
 
 /// Connections that wait for a reader that does not read. A further one takes the place of the oldest, with its frames.
@@ -90,12 +91,32 @@ impl Drop for Turn<'_> {
     }
 }
 
+/// A frame in the memory of the ring.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) ptr: *const u8,
+    pub(crate) len: usize,
+    pub(crate) offload: Offload,
+}
+
+impl Default for Place {
+    fn default() -> Place {
+        Place {
+            ptr: core::ptr::null(),
+            len: 0,
+            offload: Offload::default(),
+        }
+    }
+}
+
 /// The frame that begins at `next`.
 #[derive(Clone, Copy, Debug)]
 struct Found {
     slots: u16,
     bytes: usize,
     is_good: bool,
+    /// The metadata word of its first descriptor.
+    metadata: u32,
 }
 
 impl Rx {
@@ -197,7 +218,7 @@ impl State {
 
     /// Asks for notifications. True if there are frames already: then there may be none.
     pub(crate) fn arm(&mut self) -> bool {
-        self.conn.rx.ring.mask(false, false);
+        self.conn.mask(false);
         self.unmasked = true;
         fence(Ordering::SeqCst);
         self.known(u16::MAX) != 0
@@ -207,7 +228,7 @@ impl State {
     #[inline(always)]
     pub(crate) fn disarm(&mut self) {
         if self.unmasked {
-            self.conn.rx.ring.mask(true, false);
+            self.conn.mask(true);
             self.unmasked = false;
         }
     }
@@ -221,19 +242,21 @@ impl State {
     #[inline(always)]
     fn find(&self, at: u16, known: u16) -> Found {
         let room = self.conn.rx.buffers.room;
-        let [low, _] = self.conn.rx.ring.words(at);
-        let len = (low >> 32) as u32;
+        let [low, high] = self.conn.rx.ring.words(at);
+        let (len, metadata) = ((low >> 32) as u32, (high >> 32) as u32);
         if low as u16 & DESC_FLAG_NEXT == 0 {
             return Found {
                 slots: 1,
                 bytes: len as usize,
                 is_good: len != 0 && len <= room,
+                metadata,
             };
         }
         let mut found = Found {
             slots: 1,
             bytes: len as usize,
             is_good: len <= room,
+            metadata,
         };
         let mut goes_on = true;
         while goes_on && found.slots < known {
@@ -249,7 +272,7 @@ impl State {
         found
     }
 
-    /// Reads frames into the groups of a call: how many.
+    /// Reads frames into the groups of a call, and what is said of each into `offloads`: how many.
     ///
     /// # Errors
     /// `EOVERFLOW`: the first one does not fit its group. It stays.
@@ -257,7 +280,11 @@ impl State {
     /// # Safety
     /// Each vector names `buflen` writable bytes.
     #[inline(always)]
-    pub(crate) unsafe fn read(&mut self, call: &mut Call<'_>) -> Result<usize, Errno> {
+    pub(crate) unsafe fn read(
+        &mut self,
+        call: &mut Call<'_>,
+        mut offloads: Option<&mut [Offload]>,
+    ) -> Result<usize, Errno> {
         let wanted = call.vecs.len() / call.nvpf;
         let known = self.known(wanted as u16);
         let (mut used, mut done) = (0u16, 0);
@@ -271,8 +298,12 @@ impl State {
                     overflow = done == 0;
                     break;
                 }
+                let at = self.next.wrapping_add(used);
+                if let Some(place) = offloads.as_mut().and_then(|all| all.get_mut(done)) {
+                    *place = self.offload(at, found);
+                }
                 // SAFETY: the caller's promise; the frame is good and fits.
-                unsafe { self.copy(self.next.wrapping_add(used), found, group) };
+                unsafe { self.copy(at, found, group) };
                 done += 1;
             }
             used += found.slots;
@@ -283,6 +314,18 @@ impl State {
         } else {
             Ok(done)
         }
+    }
+
+    /// What is said of a good frame, if both sides agreed on that.
+    #[inline]
+    fn offload(&self, at: u16, found: Found) -> Offload {
+        if found.metadata == 0 || !self.conn.carries_offloads() {
+            return Offload::default();
+        }
+        let first = found.bytes.min(self.conn.rx.buffers.room as usize);
+        let buffer = self.conn.rx.buffer(self.conn.base(), at);
+        // SAFETY: so many bytes are inside the buffer.
+        unsafe { Offload::received(found.metadata, buffer, first) }
     }
 
     /// Copies a good frame into vectors that have room for it.
@@ -328,17 +371,17 @@ impl State {
         }
         let half = &self.conn.rx;
         for k in 0..count {
-            half.describe(self.next.wrapping_add(k), half.buffers.room, 0);
+            half.describe(self.next.wrapping_add(k), half.buffers.room, 0, 0);
         }
         self.next = self.next.wrapping_add(count);
         half.ring.publish(self.next.wrapping_add(half.ring.size()));
     }
 
-    /// Lends the next frames: address and bytes of each, as long as they have one buffer.
+    /// Lends the next frames as long as they have one buffer.
     ///
     /// # Errors
     /// `EOVERFLOW`: the first one has several.
-    pub(crate) fn lend(&mut self, frames: &mut [(*const u8, usize)]) -> Result<usize, Errno> {
+    pub(crate) fn lend(&mut self, frames: &mut [Place]) -> Result<usize, Errno> {
         loop {
             let known = self.known(1);
             if known == 0 {
@@ -358,7 +401,11 @@ impl State {
             if !found.is_good || found.slots != 1 {
                 break;
             }
-            *place = (self.conn.rx.buffer(self.conn.base(), index), found.bytes);
+            *place = Place {
+                ptr: self.conn.rx.buffer(self.conn.base(), index),
+                len: found.bytes,
+                offload: self.offload(index, found),
+            };
             lent += 1;
         }
         if lent == 0 {

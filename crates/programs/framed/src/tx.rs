@@ -129,33 +129,37 @@ impl Grant {
         (at, conn.tx.buffers.room)
     }
 
-    /// Writes frames into the slots, whose number is the sum of what [`slots`] gives for each.
+    /// Writes frames into the slots, whose number is the sum of what [`slots`] gives for each, and their metadata words.
     ///
     /// # Safety
     /// Each vector names `buflen` readable bytes.
     #[inline(always)]
-    pub(crate) unsafe fn fill<'v>(&self, frames: impl Iterator<Item = &'v mut [FrameVec]>) {
+    pub(crate) unsafe fn fill<'v>(
+        &self,
+        frames: impl Iterator<Item = &'v mut [FrameVec]>,
+        words: impl Iterator<Item = u32>,
+    ) {
         let conn = self.conn();
         let (base, room) = (conn.base(), conn.tx.buffers.room as usize);
         let mut index = self.first;
-        for frame in frames {
+        for (frame, word) in frames.zip(words) {
             match frame {
                 [only] if only.buflen <= room => {
                     let to = conn.tx.buffer(base, index);
                     // SAFETY: readable (caller); a buffer of ours with `room` bytes.
                     unsafe { copy_out(to, only.buf.cast(), only.buflen) };
                     only.actlen = only.buflen;
-                    conn.tx.describe(index, only.buflen as u32, 0);
+                    conn.tx.describe(index, only.buflen as u32, 0, word);
                     index = index.wrapping_add(1);
                 }
                 // SAFETY: the caller's promise.
-                _ => index = unsafe { self.scatter(index, frame) },
+                _ => index = unsafe { self.scatter(index, frame, word) },
             }
         }
     }
 
     /// Writes a frame of several vectors, or over several slots; gives the index behind it.
-    unsafe fn scatter(&self, mut index: u16, frame: &mut [FrameVec]) -> u16 {
+    unsafe fn scatter(&self, mut index: u16, frame: &mut [FrameVec], mut word: u32) -> u16 {
         let conn = self.conn();
         let (base, room) = (conn.base(), conn.tx.buffers.room as usize);
         let mut left = length(frame);
@@ -171,8 +175,8 @@ impl Grant {
                 (done, used, left) = (done + n, used + n, left - n);
                 if used == room || left == 0 {
                     let flags = if left == 0 { 0 } else { DESC_FLAG_NEXT };
-                    conn.tx.describe(index, used as u32, flags);
-                    (index, used) = (index.wrapping_add(1), 0);
+                    conn.tx.describe(index, used as u32, flags, word);
+                    (index, used, word) = (index.wrapping_add(1), 0, 0);
                 }
             }
             vec.actlen = vec.buflen;
@@ -180,16 +184,16 @@ impl Grant {
         index
     }
 
-    /// Describes the frames that the caller has put into the first slots. A ring has no holes: further slots belong to the last
+    /// Describes the frames that the caller has put into the first slots: bytes and metadata word of each. A ring has no holes: further slots belong to the last
     /// frame, without bytes; without any frame the daemon drops them as one runt.
-    pub(crate) fn describe(&self, lens: impl ExactSizeIterator<Item = u32>) {
-        let (conn, frames) = (self.conn(), lens.len());
-        let all = lens.chain(core::iter::repeat(0)).take(self.count.into());
-        for (k, len) in all.enumerate() {
-            let goes_on = k + 1 >= frames && k + 1 < self.count.into();
+    pub(crate) fn describe(&self, frames: impl ExactSizeIterator<Item = (u32, u32)>) {
+        let (conn, count) = (self.conn(), frames.len());
+        let all = frames.chain(core::iter::repeat((0, 0)));
+        for (k, (len, word)) in all.take(self.count.into()).enumerate() {
+            let goes_on = k + 1 >= count && k + 1 < self.count.into();
             let flags = if goes_on { DESC_FLAG_NEXT } else { 0 };
             conn.tx
-                .describe(self.first.wrapping_add(k as u16), len, flags);
+                .describe(self.first.wrapping_add(k as u16), len, flags, word);
         }
     }
 }
@@ -313,7 +317,7 @@ impl Tx {
             let (old, mut from) = (state.conn.clone(), state.tail);
             let (mut to, size) = (0u16, conn.tx.ring.size());
             while from != state.next && to != size {
-                let [low, _] = old.tx.ring.words(from);
+                let [low, high] = old.tx.ring.words(from);
                 let len = ((low >> 32) as u32).min(old.tx.buffers.room);
                 let (source, target) = (
                     old.tx.buffer(old.base(), from),
@@ -321,7 +325,8 @@ impl Tx {
                 );
                 // SAFETY: two buffers of regions of ours that are alive, each of `room` bytes.
                 unsafe { copy_through(target, source, len as usize) };
-                conn.tx.describe(to, len, low as u16 & DESC_FLAG_NEXT);
+                let flags = low as u16 & DESC_FLAG_NEXT;
+                conn.tx.describe(to, len, flags, (high >> 32) as u32);
                 (from, to) = (from.wrapping_add(1), to.wrapping_add(1));
             }
             let current = Arc::as_ptr(conn).cast_mut();
@@ -363,10 +368,10 @@ impl core::fmt::Debug for Tx {
 mod tests {
     use super::*;
     use std::time::{Duration, Instant};
-    use windlass_attach::memif::ClientConfig;
     use windlass_attach::memif::layout::RingPlace;
     use windlass_attach::memif::msg::{Hello, Message, Secret, Text, VERSION};
     use windlass_attach::memif::offer::Dialogue;
+    use windlass_attach::memif::{ClientConfig, Offloads};
     use windlass_shm::{HugePages, word};
 
     /// A connection that nobody serves.
@@ -378,7 +383,8 @@ mod tests {
             secret: Secret::NONE,
             name: String::new(),
             rings: 1,
-            log2_size: 5,
+            log2_sizes: [5; 2],
+            offloads: Offloads::None,
             huge: HugePages::No,
         };
         let hello = Hello {
@@ -397,8 +403,8 @@ mod tests {
         let done = dialogue.take(&Message::Connected(Text::cut(b"")), &config);
         assert!(done.expect("connected").is_some());
         let (_, offer) = dialogue.finish().expect("a connection");
-        let conn = Conn::new(offer).expect("two rings");
-        conn.tx.ring.mask(true, false);
+        let conn = Conn::new(offer, Offloads::None).expect("two rings");
+        conn.tx.ring.mask(true, 0);
         Arc::new(conn)
     }
 
@@ -431,7 +437,7 @@ mod tests {
                 scope.spawn(|| {
                     while !is_over.load(Ordering::Relaxed) {
                         let Some(grant) = tx.reserve(1) else { continue };
-                        grant.describe([14].into_iter());
+                        grant.describe([(14, 0)].into_iter());
                         tx.publish(grant);
                     }
                 });

@@ -11,9 +11,11 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use windlass_attach::memif::layout::{DESC_FLAG_NEXT, Desc, RING_FLAG_ROOM, RingPlace};
+use windlass_attach::memif::layout::{
+    DESC_FLAG_NEXT, Desc, RING_FLAG_CSUM, RING_FLAG_ROOM, RingPlace,
+};
 use windlass_attach::memif::msg::{Direction, Hello, MSG_BYTES, Message, Text, VERSION};
-use windlass_framed::{Device, Options, ReadVec, Readiness, WriteVec};
+use windlass_framed::{Device, Offload, Offloads, Options, ReadVec, Readiness, WriteVec};
 use windlass_shm::Mapping;
 use windlass_sys::unix::{self, Listener, SocketKind};
 use windlass_sys::{Errno, IoSlice, eventfd};
@@ -44,10 +46,11 @@ fn wait<T>(mut call: impl FnMut() -> Result<T, Errno>) -> T {
 impl Server {
     /// Accepts a client and does the handshake.
     fn accept(listener: &Listener) -> Server {
-        Server::shake(wait(|| listener.accept()))
+        Server::shake(wait(|| listener.accept()), 0)
     }
 
-    fn shake(socket: OwnedFd) -> Server {
+    /// Does the handshake, and offers something.
+    fn shake(socket: OwnedFd, offers: u16) -> Server {
         let say = |message: Message| {
             let record = message.encode();
             unix::send_with_fds(&socket, &[IoSlice::new(&record)], &[]).expect("sent");
@@ -84,7 +87,8 @@ impl Server {
         let directions = (out.direction, back.direction);
         assert_eq!(directions, (Direction::FromClient, Direction::FromServer));
         let (from_client, from_server) = (place(out.offset), place(back.offset));
-        memory.store_u16(from_client.flags_at() as usize, RING_FLAG_ROOM, Release);
+        let flags_at = from_client.flags_at() as usize;
+        memory.store_u16(flags_at, RING_FLAG_ROOM | offers, Release);
         say(Message::Connected(Text::cut(b"hostile")));
         Server {
             socket,
@@ -96,13 +100,19 @@ impl Server {
     }
 
     fn describe(&self, slot: u16, flags: u16, length: u32, region: u16, offset: u32) {
-        let desc = Desc {
-            flags,
-            region,
-            length,
-            offset,
-            metadata: 7,
-        };
+        self.put(
+            slot,
+            Desc {
+                flags,
+                region,
+                length,
+                offset,
+                metadata: 7,
+            },
+        );
+    }
+
+    fn put(&self, slot: u16, desc: Desc) {
         let [low, high] = desc.to_words();
         let at = self.from_server.desc_at(slot) as usize;
         self.memory.store_u64(at, low, Release);
@@ -126,8 +136,10 @@ fn listen(directory: &Path) -> (PathBuf, Listener) {
 /// A client and its server.
 fn pair(path: &Path, listener: &Listener) -> (Device, Server) {
     let options = Options {
-        log2_ring: 5,
+        log2_rx: 5,
+        log2_tx: 5,
         nonblocking: true,
+        ..Options::default()
     };
     std::thread::scope(|scope| {
         let server = scope.spawn(|| Server::accept(listener));
@@ -183,6 +195,71 @@ fn bad_descriptors_are_skipped() {
     let lengths: Vec<_> = peeked.frames().map(|lent| lent.len()).collect();
     assert_eq!(lengths, [99]);
     peeked.release(1);
+}
+
+/// A client that has asked for offloads does not stay with a server that does not offer them.
+#[test]
+fn a_server_without_offloads_is_refused() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (path, listener) = listen(directory.path());
+    for (offloads, offers) in [
+        (Offloads::Csum, 0),
+        (Offloads::Gso, 0),
+        (Offloads::Gso, RING_FLAG_CSUM),
+    ] {
+        let options = Options {
+            offloads,
+            ..Options::default()
+        };
+        std::thread::scope(|scope| {
+            let server = scope.spawn(|| Server::shake(wait(|| listener.accept()), offers));
+            let refused = Device::open_path(&path, options).expect_err("refused");
+            assert_eq!(refused.errno(), Errno::OPNOTSUPP, "{refused}");
+            drop(server.join().expect("a thread"));
+        });
+    }
+}
+
+/// Whatever a server says of frames, a client that has asked hears it, with headers that lie in the frame; one that has not asked hears
+/// nothing.
+#[test]
+fn wild_words_are_only_told() {
+    for offloads in [Offloads::None, Offloads::Gso] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (path, listener) = listen(directory.path());
+        let options = Options {
+            nonblocking: true,
+            offloads,
+            ..Options::default()
+        };
+        let (device, server) = std::thread::scope(|scope| {
+            let server =
+                scope.spawn(|| Server::shake(wait(|| listener.accept()), offloads.flags()));
+            let device = Device::open_path(&path, options).expect("a device");
+            (device, server.join().expect("a thread"))
+        });
+        let mut word = 1u32;
+        for n in 0..20_000u16 {
+            word ^= word << 13;
+            word ^= word >> 17;
+            word ^= word << 5;
+            let length = 14 + u32::from(n) % 100;
+            let desc = Desc {
+                length,
+                metadata: word,
+                ..Desc::default()
+            };
+            server.put(n, desc);
+            server.publish(n + 1);
+            let mut room = [0; 200];
+            let mut vecs = [ReadVec::new(&mut room)];
+            let mut said = [Offload::default()];
+            assert_eq!(device.read_offload(1, &mut vecs, &mut said), Ok(1));
+            assert!(u32::from(said[0].hdr_len) <= length, "{:?}", said[0]);
+            let nothing = said[0] == Offload::default();
+            assert!(nothing == (offloads == Offloads::None || word & 0x1f == 0));
+        }
+    }
 }
 
 /// An index that cannot be ends the connection, in either ring: the client connects again, and gives the next server what this one has
@@ -257,7 +334,7 @@ fn read_from_the_next<'a>(device: &Arc<Device>, listener: &'a Listener) -> impl 
             }
             sleep(Duration::from_millis(1));
         };
-        let next = Server::shake(socket);
+        let next = Server::shake(socket, 0);
         next.describe(0, 0, 77, 0, 0);
         next.publish(1);
         assert_eq!(reader.join().expect("a thread"), Ok(vec![0; 77]));

@@ -23,7 +23,7 @@
 //! The protocol has no notification for room in a ring. windlass adds one, in bits and bytes that no other implementation reads or
 //! writes. In a ring from the client, a server sets [`RING_FLAG_ROOM`]; the client may then put a number other than 0 at
 //! [`WISH_AT`], and each new number gets it one signal on the eventfd of the ring back, when the server has moved `tail` or
-//! finds the ring empty.
+//! finds the ring empty. Another addition are the flags by which both sides agree on the metadata word: see [`super::offload`].
 //!
 //! # Failure modes
 //! Everything read from a ring was written by the peer. [`Desc`] is a copied value; its fields are to be validated by
@@ -64,6 +64,12 @@ pub const RING_FLAG_MASK_INT: u16 = 1;
 /// Ring flag, in a ring from the client: the server answers wishes for room. windlass's own.
 pub const RING_FLAG_ROOM: u16 = 2;
 
+/// Ring flag: its consumer takes frames whose checksums are to be computed. windlass's own.
+pub const RING_FLAG_CSUM: u16 = 4;
+
+/// Ring flag, beside [`RING_FLAG_CSUM`]: its consumer takes frames that are to be segmented. windlass's own.
+pub const RING_FLAG_GSO: u16 = 8;
+
 /// Offset of the client's wish for room from the start of a ring (`u16`, written by the client). windlass's own.
 pub const WISH_AT: u32 = 8;
 
@@ -101,7 +107,7 @@ pub struct Desc {
     pub length: u32,
     /// First byte of the buffer in its region.
     pub offset: u32,
-    /// No meaning without an agreement of both sides; windlass writes 0.
+    /// No meaning without an agreement of both sides; 0 then. With it, offload metadata: [`super::offload`].
     pub metadata: u32,
 }
 

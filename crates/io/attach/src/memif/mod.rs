@@ -3,7 +3,7 @@
 //!
 //! # Where it sits
 //! ```text
-//!  msg, layout          pure: the words of the protocol, the places in the memory
+//!  msg, layout, offload pure: the words of the protocol, the places in the memory, what descriptors say of frames
 //!      |
 //!  channel, hub         one control socket; the listening socket that several interfaces share
 //!      |
@@ -32,6 +32,7 @@ mod hub;
 pub mod layout;
 pub mod msg;
 pub mod offer;
+pub mod offload;
 pub mod rings;
 pub mod rx;
 pub mod server;
@@ -41,4 +42,5 @@ pub mod view;
 pub use channel::{HANDSHAKE_TIMEOUT, Refusal};
 pub use client::MemifClient;
 pub use offer::ClientConfig;
+pub use offload::Offloads;
 pub use server::{MemifServer, ServerConfig};

@@ -26,6 +26,7 @@ use super::channel::{Refusal, name_of};
 use super::hub::program_name;
 use super::layout::{COOKIE, Desc, LOG2_RING_MAX, RingPlace, ring_bytes};
 use super::msg::{AddRegion, AddRing, Direction, Hello, Init, Message, Mode, Secret, Text};
+use super::offload::Offloads;
 use super::rings::RingSpec;
 use super::view::Buffers;
 
@@ -51,8 +52,10 @@ pub struct ClientConfig {
     pub name: String,
     /// Rings wanted in each direction, 1 to 256; the server may allow fewer.
     pub rings: u16,
-    /// Size of each ring as a power of two, at most [`LOG2_RING_MAX`].
-    pub log2_size: u8,
+    /// Size of each ring on which we send, and of each on which the server does, as powers of two: at most [`LOG2_RING_MAX`].
+    pub log2_sizes: [u8; 2],
+    /// What is asked for. Whoever uses the rings looks whether the server offers it, and says the same in what it writes into flags.
+    pub offloads: Offloads,
     /// Whether 2 MiB pages are tried.
     pub huge: HugePages,
 }
@@ -74,27 +77,27 @@ struct Plan {
     buffers: Buffers,
 }
 
-/// Places `count` rings of `1 << log2_size`, then their buffers; and the bytes of it all.
-fn plan(count: u32, log2_size: u8) -> Option<(Vec<Plan>, u64)> {
-    let slots = 1u32.checked_shl(u32::from(log2_size))?;
-    let spacing = ring_bytes(log2_size)?.checked_next_multiple_of(RING_SPACING)?;
-    let buffers_at = spacing.checked_mul(count)?;
-    let per_ring = slots.checked_mul(BUFFER_STRIDE)?;
-    let bytes = per_ring.checked_mul(count)?.checked_add(buffers_at)?;
-    let plan = |i: u32| {
-        let start = spacing.checked_mul(i)?;
-        let first = per_ring.checked_mul(i)?.checked_add(buffers_at)?;
-        let place = RingPlace::checked(start, log2_size, u64::from(bytes))?;
+/// Places rings of these sizes (powers of two), then their buffers; and the bytes of it all.
+fn plan(log2_sizes: &[u8]) -> Option<(Vec<Plan>, u64)> {
+    let (mut starts, mut end) = (Vec::new(), 0u32);
+    for log2_size in log2_sizes {
+        starts.push(end);
+        let spacing = ring_bytes(*log2_size)?.checked_next_multiple_of(RING_SPACING)?;
+        end = end.checked_add(spacing)?;
+    }
+    let mut plans = Vec::new();
+    for (start, log2_size) in starts.into_iter().zip(log2_sizes) {
+        let place = RingPlace::checked(start, *log2_size, u64::MAX)?;
         let buffers = Buffers {
             region: 0,
-            first,
+            first: end,
             stride: BUFFER_STRIDE,
             room: BUFFER_BYTES,
         };
-        Some(Plan { place, buffers })
-    };
-    let plans = (0..count).map(plan).collect::<Option<Vec<_>>>()?;
-    Some((plans, u64::from(bytes)))
+        end = end.checked_add(u32::from(place.size()).checked_mul(BUFFER_STRIDE)?)?;
+        plans.push(Plan { place, buffers });
+    }
+    Some((plans, u64::from(end)))
 }
 
 fn dup(fd: &OwnedFd) -> Result<OwnedFd, Refusal> {
@@ -192,21 +195,17 @@ impl Dialogue {
 
     /// Makes the memory and writes the script after INIT.
     fn prepare(&mut self, hello: &Hello, config: &ClientConfig) -> Result<(), Refusal> {
-        let log2_size = config.log2_size.min(hello.log2_ring_max).min(LOG2_RING_MAX);
-        let up = config
-            .rings
-            .min(hello.from_client_max.saturating_add(1))
-            .max(1);
-        let down = config
-            .rings
-            .min(hello.from_server_max.saturating_add(1))
-            .max(1);
-        let count = u32::from(up).saturating_add(u32::from(down));
+        let most = hello.log2_ring_max.min(LOG2_RING_MAX);
+        let [size_up, size_down] = config.log2_sizes.map(|log2_size| log2_size.min(most));
+        let [up, down] = [hello.from_client_max, hello.from_server_max]
+            .map(|last| config.rings.min(last.saturating_add(1)).max(1));
+        let mut log2_sizes = vec![size_up; up.into()];
+        log2_sizes.resize(usize::from(up).saturating_add(down.into()), size_down);
         let too_large = || Refusal::TooLarge {
             rings: config.rings,
-            log2_size,
+            log2_size: size_up.max(size_down),
         };
-        let (plans, bytes) = plan(count, log2_size).ok_or_else(too_large)?;
+        let (plans, bytes) = plan(&log2_sizes).ok_or_else(too_large)?;
         let size = usize::try_from(bytes).map_err(|_| too_large())?;
         let (mapping, file) = Mapping::create("windlass-memif", size, config.huge)
             .map_err(|source| Refusal::Memory { index: 0, source })?;
@@ -217,7 +216,7 @@ impl Dialogue {
         self.script
             .push_back((Message::AddRegion(region), Some(file)));
         let (mut from_client, mut from_server) = (Vec::new(), Vec::new());
-        for (i, plan) in (0u16..).zip(plans) {
+        for (i, (plan, log2_size)) in (0u16..).zip(plans.into_iter().zip(log2_sizes)) {
             let cookie_at = plan.place.cookie_at() as usize;
             mapping.store_u32(cookie_at, COOKIE, Ordering::Release);
             let event = eventfd::create().map_err(|e| Refusal::Local("eventfd", e))?;
@@ -244,6 +243,8 @@ impl Dialogue {
             match direction {
                 Direction::FromClient => from_client.push(spec),
                 Direction::FromServer => {
+                    let flags_at = plan.place.flags_at() as usize;
+                    mapping.store_u16(flags_at, config.offloads.flags(), Ordering::Release);
                     offer_buffers(&mapping, plan.place, &plan.buffers);
                     from_server.push(spec);
                 }

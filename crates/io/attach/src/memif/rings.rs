@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use super::layout::RingPlace;
+use super::offload::Offloads;
 use super::rx::MemifRx;
 use super::tx::{MemifTx, TxRing};
 use super::view::{Buffers, Ring, Role, View};
@@ -46,6 +47,11 @@ pub fn assemble(
             kick: spec.event.map(Arc::new),
         });
     }
+    // A client of ours asks for nothing. What a client of another program asks for is read once: it holds for the connection.
+    let offloads = match (role, rings.first()) {
+        (Role::Server, Some(first)) => first.ring.offloads(),
+        _ => Offloads::None,
+    };
     let answers: Vec<_> = rings.iter().map(|ring| ring.kick.clone()).collect();
     let mut rx: Vec<Box<dyn crate::port::RxPort>> = Vec::with_capacity(towards_us.len());
     for (i, spec) in towards_us.into_iter().enumerate() {
@@ -59,10 +65,11 @@ pub fn assemble(
                 Role::Server => answers.get(i).or(answers.first()).cloned().flatten(),
                 Role::Client => None,
             },
+            offloads,
         )));
     }
     Some(Rings {
         rx,
-        tx: Arc::new(MemifTx::new(view.clone(), rings)),
+        tx: Arc::new(MemifTx::new(view.clone(), rings, offloads)),
     })
 }

@@ -40,7 +40,8 @@ use windlass_shm::{Foreign, Isa, Section, Tails, copy_in, snapshot};
 use windlass_stats::Drop;
 use windlass_sync::prefetch;
 
-use super::layout::DESC_FLAG_NEXT;
+use super::layout::{DESC_FLAG_NEXT, RING_FLAG_ROOM};
+use super::offload::{self, Offloads};
 use super::view::{Buffers, Ring, View};
 use crate::kick;
 use crate::port::{Armed, Limit, Loan, More, RxPort};
@@ -62,6 +63,25 @@ const RECHECK_US: u32 = 20;
 struct Piece {
     ptr: *const u8,
     len: u32,
+    /// The descriptor's metadata word, 0 where none was agreed on.
+    metadata: u32,
+}
+
+impl Piece {
+    const NONE: Piece = Piece {
+        ptr: core::ptr::null(),
+        len: 0,
+        metadata: 0,
+    };
+
+    /// What is claimed of the frame that begins with this piece.
+    #[inline(always)]
+    fn claim(&self) -> Claim {
+        match self.metadata {
+            0 => Claim::NONE,
+            word => offload::of_word(word),
+        }
+    }
 }
 
 /// The receive half of one ring.
@@ -87,20 +107,27 @@ pub struct MemifRx {
     answered: u16,
     /// Where wishes are answered: the eventfd of a ring back, if we are the server.
     answer: Option<Arc<OwnedFd>>,
+    /// What our flags say besides.
+    others: u16,
+    /// All ones where the metadata word has an agreed use, else 0.
+    agreed: u32,
 }
 
 // SAFETY: what is not `Send` by itself are addresses inside the view's mappings, which the half keeps alive.
 unsafe impl Send for MemifRx {}
 
 impl MemifRx {
-    /// The half of a new connection. With `buffers` we are the client, and the server has them all. Otherwise the client's wishes for room are answered at `answer`.
+    /// The half of a new connection. With `buffers` we are the client, and the server has them all. Otherwise the client's wishes for room are
+    /// answered at `answer`, and `offloads` is what it asks for.
     pub(super) fn new(
         view: Arc<View>,
         ring: Ring,
         buffers: Option<Buffers>,
         wake: Option<OwnedFd>,
         answer: Option<Arc<OwnedFd>>,
+        offloads: Offloads,
     ) -> MemifRx {
+        let answers = if answer.is_some() { RING_FLAG_ROOM } else { 0 };
         let half = MemifRx {
             ring,
             view,
@@ -110,18 +137,19 @@ impl MemifRx {
             seen: 0,
             released: 0,
             staged: 0,
-            pieces: Box::new(
-                [Piece {
-                    ptr: core::ptr::null(),
-                    len: 0,
-                }; BURST],
-            ),
+            pieces: Box::new([Piece::NONE; BURST]),
             odd: None,
             was_full: false,
             wake,
             wish: 0,
             answered: 0,
             answer,
+            others: answers | offloads.flags(),
+            agreed: if offloads == Offloads::None {
+                0
+            } else {
+                u32::MAX
+            },
         };
         if half.buffers.is_none() {
             half.mask(false);
@@ -132,7 +160,7 @@ impl MemifRx {
     /// Says whether notifications are unwanted.
     #[inline(always)]
     fn mask(&self, masked: bool) {
-        self.ring.mask(masked, self.answer.is_some());
+        self.ring.mask(masked, self.others);
     }
 
     /// Answers the wish for room that was seen last, if it was not answered yet and this is the time.
@@ -180,7 +208,8 @@ impl MemifRx {
             }
             _ => self.view.find((low >> 16) as u16, high as u32, len)?,
         };
-        Some(Piece { ptr, len })
+        let metadata = (high >> 32) as u32 & self.agreed;
+        Some(Piece { ptr, len, metadata })
     }
 
     /// Looks at the peer's index if fewer than `want` descriptors are known. How many are, or `None` for an index that
@@ -407,7 +436,7 @@ fn admit<'q, const ISA: u8>(
         // snapshot has SNAP bytes behind its headroom.
         unsafe { snapshot::<ISA>(to, piece.ptr, have) };
     }
-    heads.admit(i, piece.len, Claim::NONE);
+    heads.admit(i, piece.len, piece.claim());
     if piece.len as usize > SNAP {
         let rest = piece.ptr.wrapping_add(SNAP);
         // SAFETY: the rest of the same piece; the view is kept until the section ends, since this half is.
@@ -427,12 +456,8 @@ struct Chain {
 
 impl Default for Chain {
     fn default() -> Self {
-        let none = Piece {
-            ptr: core::ptr::null(),
-            len: 0,
-        };
         Chain {
-            pieces: [none; CHAIN_MAX],
+            pieces: [Piece::NONE; CHAIN_MAX],
             count: 0,
             descriptors: 0,
             total: 0,
@@ -499,7 +524,8 @@ impl Chain {
                 unsafe { Foreign::at(section, piece.ptr.wrapping_add(n), piece.len - n as u32) };
             tails.push(i, rest);
         }
-        heads.admit(i, self.total as u32, Claim::NONE);
+        let claim = self.pieces.first().map_or(Claim::NONE, Piece::claim);
+        heads.admit(i, self.total as u32, claim);
     }
 }
 

@@ -42,6 +42,7 @@ use super::msg::{AddRegion, AddRing, Direction, Message, Secret, Text};
 use super::rings::{RingSpec, assemble};
 use super::view::{REGIONS, Role, View};
 use crate::endpoint::{Endpoint, Event, Rings, Status};
+use crate::port::TxCaps;
 
 /// How long to wait before the socket is tried again.
 const RETRY: Duration = Duration::from_secs(1);
@@ -252,6 +253,8 @@ impl Handshake {
             .flatten()
             .map(|r| r.place.size())
             .max();
+        let down = self.from_server.iter().flatten();
+        let down = down.map(|r| r.place.size()).max();
         vec![
             ("role", "server".into()),
             ("peer", self.program.to_string()),
@@ -259,6 +262,7 @@ impl Handshake {
             ("rings-from-peer", self.from_client.len().to_string()),
             ("rings-to-peer", self.from_server.len().to_string()),
             ("ring-size", size.unwrap_or(0).to_string()),
+            ("ring-size-to-peer", down.unwrap_or(0).to_string()),
             ("regions", self.regions.len().to_string()),
         ]
     }
@@ -401,12 +405,17 @@ impl MemifServer {
 
     fn rise(&mut self, mut handshake: Handshake, name: Text<32>) -> Result<Rings, Refusal> {
         let channel = handshake.channel.take().ok_or(Refusal::Closed)?;
-        let details = handshake.describe(&name);
+        let mut details = handshake.describe(&name);
         let alarm = self
             .wake
             .try_clone()
             .map_err(|e| Refusal::Local("dup", Errno::from_io_error(&e).unwrap_or(Errno::MFILE)))?;
         let (view, rings) = handshake.finish(alarm)?;
+        match rings.tx.caps() {
+            TxCaps { csum: false, .. } => {}
+            TxCaps { tso4: false, .. } => details.push(("offloads", "csum".into())),
+            _ => details.push(("offloads", "csum,gso".into())),
+        }
         let ours = Text::cut(self.config.name.as_bytes());
         channel.send(&Message::Connected(ours), None)?;
         self.connects = self.connects.saturating_add(1);

@@ -11,7 +11,8 @@
 //! worker on a ring there is no atomic read-modify-write, and one publication at the end. Where workers outnumber
 //! rings, a run is reserved under the lock of [`Leases`], filled outside it, and published in the order of the leases.
 //!
-//! As a server we fill the peer's buffers and keep region, offset and metadata of each descriptor. As a client the
+//! As a server we fill the peer's buffers and keep region and offset of each descriptor, and its metadata unless the peer has asked for
+//! ours ([`super::offload`]): then it takes frames that others get from the software stage. As a client the
 //! buffers are ours, and nothing is read from the ring but the peer's index.
 //!
 //! # Failure modes
@@ -31,27 +32,19 @@ use core::sync::atomic::{AtomicU16, AtomicU32, Ordering, fence};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use windlass_frame::{BURST, Gso, Heads, Meta, Pick, SNAP};
+use windlass_frame::{BURST, Claim, Gso, Heads, Meta, Offload, Pick, SNAP};
 use windlass_shm::{Isa, Section, Tails, copy_through, snapshot};
 use windlass_stats::{Drop, Padded};
 use windlass_sync::leases::Leases;
 use windlass_sync::prefetch;
 
 use super::layout::DESC_FLAG_NEXT;
+use super::offload::{self, Offloads};
 use super::rx::{CHAIN_MAX, PER_LINE};
 use super::view::{Buffers, Ring, View};
 use crate::kick;
 use crate::port::{Kick, Lane, Progress, Sent, Stop, TxCaps, TxPort, share};
 use crate::soft;
-
-/// What a memif peer takes as it is: nothing. The metadata word of a descriptor has no agreed use.
-const CAPS: TxCaps = TxCaps {
-    csum: false,
-    tso4: false,
-    tso6: false,
-    ecn: false,
-    uso: false,
-};
 
 /// How long a worker waits for another's reservation, in cycles of the time-stamp counter: longer than a walk over a
 /// burst of descriptors, shorter than a copy of one.
@@ -92,6 +85,8 @@ pub struct MemifTx {
     /// common, so that a bit and the index that it stands for are of one thread.
     owed: AtomicU32,
     isa: Isa,
+    /// What the peer has asked for.
+    caps: TxCaps,
 }
 
 /// A reserved descriptor: its buffer, and its first half as it was read.
@@ -147,6 +142,7 @@ struct Job<'a, 'q> {
     view: &'a View,
     heads: &'a Heads,
     tails: &'a Tails<'q>,
+    caps: TxCaps,
 }
 
 impl core::fmt::Debug for MemifTx {
@@ -159,7 +155,7 @@ impl core::fmt::Debug for MemifTx {
 
 impl MemifTx {
     /// The half of a new connection, all indexes 0.
-    pub(super) fn new(view: Arc<View>, rings: Vec<TxRing>) -> MemifTx {
+    pub(super) fn new(view: Arc<View>, rings: Vec<TxRing>, offloads: Offloads) -> MemifTx {
         let shared = |ring| Shared {
             ring,
             cursor: Padded::new(Cursor {
@@ -173,6 +169,7 @@ impl MemifTx {
             rings: rings.into_iter().map(shared).collect(),
             owed: AtomicU32::new(0),
             isa: Isa::detect(),
+            caps: offloads.caps(),
         }
     }
 
@@ -297,6 +294,7 @@ impl MemifTx {
             view: &self.view,
             heads,
             tails,
+            caps: self.caps,
         };
         let published = if usize::from(lane.workers) > self.rings.len() {
             Self::together::<ISA, CLIENT>(shared, &job, picks, &mut sent)
@@ -345,6 +343,33 @@ impl Ring {
 }
 
 impl Job<'_, '_> {
+    /// Whether the peer takes a frame as it is.
+    #[inline(always)]
+    fn takes(&self, meta: &Meta) -> bool {
+        meta.off.is_plain() || self.caps.takes(&meta.off)
+    }
+
+    /// Writes what holds of a frame into its first descriptor, where the peer has asked for that.
+    #[inline(always)]
+    fn tell(&self, index: u16, pick: Option<&Pick>) {
+        if self.caps.csum {
+            self.ring.ring.set_metadata(index, self.word(pick));
+        }
+    }
+
+    /// The metadata word of a frame; 0 for one that the software stage has finished.
+    fn word(&self, pick: Option<&Pick>) -> u32 {
+        let meta = pick.and_then(|pick| self.heads.meta.get(pick.index()));
+        match (pick, meta) {
+            (Some(pick), Some(meta)) if meta.off != Offload::NONE => {
+                let shift = if pick.tagged() { TAG_BYTES as u16 } else { 0 };
+                let claim = Claim::decode(&meta.off.encode(shift, 0));
+                offload::to_word(&claim).unwrap_or(0)
+            }
+            _ => 0,
+        }
+    }
+
     /// Descriptors that can be filled from `next` on. Looks at the peer's index only when fewer than `want` are known.
     #[inline(always)]
     fn known<const CLIENT: bool>(&self, cursor: &Cursor, next: u16, want: usize) -> Option<u16> {
@@ -412,7 +437,7 @@ impl Job<'_, '_> {
                 break;
             };
             let need = wire_bytes(meta, *pick);
-            if need > slot.room() || !meta.off.is_plain() {
+            if need > slot.room() || !self.takes(meta) {
                 break;
             }
             prefetch::write(slot.ptr);
@@ -455,7 +480,7 @@ impl Job<'_, '_> {
         let Some(meta) = self.heads.meta.get(pick.index()) else {
             return (Run::Full, 0);
         };
-        if !meta.off.is_plain() {
+        if !self.takes(meta) {
             return self.reserve_soft::<CLIENT>(next, known, &mut slots.many, *pick, meta);
         }
         let need = u64::from(wire_bytes(meta, *pick));
@@ -493,7 +518,7 @@ impl Job<'_, '_> {
         meta: &Meta,
     ) -> (Run, usize) {
         many.clear();
-        let frames = soft::frames(self.heads, pick, CAPS);
+        let frames = soft::frames(self.heads, pick, self.caps);
         if frames == 0 {
             return (Run::Drop(Drop::SegmentLimit, 0), 0);
         }
@@ -541,7 +566,7 @@ impl Job<'_, '_> {
         let mut k = 0;
         let mut last = (0, 0);
         let at = |k: usize| first.wrapping_add(k as u16);
-        let made = soft::finish(self.heads, self.tails, pick, CAPS, |frame| {
+        let made = soft::finish(self.heads, self.tails, pick, self.caps, |frame| {
             let mut rest = frame;
             while let Some(slot) = many.get(k) {
                 let (now, later) = rest.split_at(rest.len().min(slot.room() as usize));
@@ -552,6 +577,7 @@ impl Job<'_, '_> {
                 };
                 room.put(now.as_ptr(), now.len());
                 self.finish::<CLIENT>(at(k), slot.low, now.len() as u32, !later.is_empty());
+                self.tell(at(k), None);
                 last = (slot.low, now.len() as u32);
                 k += 1;
                 rest = later;
@@ -600,7 +626,9 @@ impl Job<'_, '_> {
                     // SAFETY: the reservation wrote the first `count` slots.
                     let slot = unsafe { slot.assume_init() };
                     let len = self.copy_whole::<ISA>(*pick, slot.ptr);
-                    self.finish::<CLIENT>(first.wrapping_add(k as u16), slot.low, len, false);
+                    let index = first.wrapping_add(k as u16);
+                    self.finish::<CLIENT>(index, slot.low, len, false);
+                    self.tell(index, Some(pick));
                     bytes += u64::from(len);
                 }
                 sent.taken += count;
@@ -628,6 +656,7 @@ impl Job<'_, '_> {
                     return false;
                 };
                 sent.bytes += self.copy_chain::<CLIENT>(*pick, slots, count, first);
+                self.tell(first, Some(pick));
                 sent.frames += 1;
                 sent.taken += 1;
                 true
@@ -832,7 +861,7 @@ impl Scatter {
 
 impl TxPort for MemifTx {
     fn caps(&self) -> TxCaps {
-        CAPS
+        self.caps
     }
 
     fn tx_burst(

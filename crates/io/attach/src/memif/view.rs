@@ -27,6 +27,7 @@ use windlass_shm::{Mapping, word};
 use windlass_sys::eventfd;
 
 use super::layout::{DESC_BYTES, RING_FLAG_MASK_INT, RING_FLAG_ROOM, RingPlace};
+use super::offload::Offloads;
 
 /// Regions that one connection may have.
 pub const REGIONS: usize = 16;
@@ -211,11 +212,10 @@ impl Ring {
         flags & RING_FLAG_MASK_INT == 0
     }
 
-    /// Says as the consumer whether notifications are unwanted. A server also says that it answers wishes.
+    /// Says as the consumer whether notifications are unwanted, and what else its flags say.
     #[inline(always)]
-    pub fn mask(&self, masked: bool, answers: bool) {
-        let masked = u16::from(masked) * RING_FLAG_MASK_INT;
-        let flags = masked | (u16::from(answers) * RING_FLAG_ROOM);
+    pub fn mask(&self, masked: bool, others: u16) {
+        let flags = (u16::from(masked) * RING_FLAG_MASK_INT) | others;
         // SAFETY: as in `theirs`.
         unsafe { word::store_u16(self.flags, flags, Ordering::Relaxed) }
     }
@@ -226,6 +226,13 @@ impl Ring {
         // SAFETY: as in `theirs`.
         let flags = unsafe { word::load_u16(self.flags, Ordering::Relaxed) };
         flags & RING_FLAG_ROOM != 0
+    }
+
+    /// What the consumer takes unfinished, as it says now.
+    #[must_use]
+    pub fn offloads(&self) -> Offloads {
+        // SAFETY: as in `theirs`.
+        Offloads::of_flags(unsafe { word::load_u16(self.flags, Ordering::Relaxed) })
     }
 
     /// The client's wish for room; 0 for none.
@@ -283,6 +290,14 @@ impl Ring {
     pub fn set_high(&self, index: u16, high: u64) {
         // SAFETY: as in `words`.
         unsafe { word::store_u64(self.slot(index).wrapping_add(1), high, Ordering::Relaxed) }
+    }
+
+    /// Writes the metadata of a descriptor alone.
+    #[inline(always)]
+    pub fn set_metadata(&self, index: u16, metadata: u32) {
+        let at = self.slot(index).cast::<u32>().wrapping_add(3);
+        // SAFETY: the last four bytes of the descriptor that `words` reads.
+        unsafe { word::store_u32(at, metadata, Ordering::Relaxed) }
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use windlass_attach::endpoint::{Endpoint, Event, Rings};
 use windlass_attach::memif::msg::Secret;
-use windlass_attach::memif::{ClientConfig, MemifClient, MemifServer, ServerConfig};
+use windlass_attach::memif::{ClientConfig, MemifClient, MemifServer, Offloads, ServerConfig};
 use windlass_attach::port::{Lane, Limit, More, RxPort, Sent, Stop, TxPort};
 use windlass_frame::{Claim, Deepen, HEADROOM, Heads, Pick, RxId, SNAP, Tick, Verdict};
 use windlass_shm::{Foreign, HugePages, SegStore, Tails};
@@ -38,7 +38,8 @@ pub fn client_config(path: PathBuf, id: u32, rings: u16, log2_size: u8) -> Clien
         secret: Secret::NONE,
         name: format!("cli{id}"),
         rings,
-        log2_size,
+        log2_sizes: [log2_size; 2],
+        offloads: Offloads::None,
         huge: HugePages::Try,
     }
 }
@@ -127,6 +128,8 @@ pub struct Driver {
     worker: Worker,
     heads: Box<Heads>,
     store: SegStore,
+    /// What was claimed of each frame of the last burst.
+    pub claims: Vec<Claim>,
 }
 
 impl Default for Driver {
@@ -136,6 +139,7 @@ impl Default for Driver {
             worker,
             heads: Heads::boxed(),
             store: SegStore::default(),
+            claims: Vec::new(),
         }
     }
 }
@@ -216,6 +220,8 @@ impl Driver {
         let mut tails = Tails::bind(&mut self.store, &section);
         heads.clear(RxId(0), Tick(0));
         let (loan, more) = rx.rx_burst(&section, heads, &mut tails, limit);
+        let claims = heads.meta.iter().take(heads.n).map(|meta| meta.claim);
+        self.claims = claims.collect();
         let mut got = Vec::new();
         for i in 0..heads.n {
             if let Some(reason) = heads.verdict[i].as_drop() {

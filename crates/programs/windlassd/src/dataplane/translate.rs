@@ -8,7 +8,7 @@ use windlass_api::{
 };
 use windlass_attach::endpoint::{Endpoint, InterfaceConf};
 use windlass_attach::memif::msg::Secret;
-use windlass_attach::memif::{ClientConfig, MemifClient, MemifServer, ServerConfig};
+use windlass_attach::memif::{ClientConfig, MemifClient, MemifServer, Offloads, ServerConfig};
 use windlass_attach::tap::{TapConf, TapEndpoint};
 use windlass_bridge::fdb::{Entry, EntryFlags, Limits};
 use windlass_bridge::member::MemberConf;
@@ -287,7 +287,8 @@ fn memif_endpoint(
                 secret,
                 name: name.as_str().to_owned(),
                 rings: memif.rings,
-                log2_size: memif.ring_size_log2,
+                log2_sizes: [memif.ring_size_log2; 2],
+                offloads: Offloads::None,
                 huge: HugePages::Try,
             })
             .map_err(refused)?,
