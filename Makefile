@@ -22,9 +22,9 @@ demo: build ## two tenants, the host and a stranger on one bridge, measured (und
 	$(CARGO) build --release --locked -p windlass-bench
 	@scripts/demo
 
-test: ## every test that CI runs
+test: ## every test that CI runs; BESIDE='make check': and that beside them
 	@scripts/need test
-	@scripts/test
+	@scripts/test $(BESIDE)
 
 bench: build ## the comparisons with named peers
 	@scripts/need bench
