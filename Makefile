@@ -9,7 +9,7 @@ DIST    := crates/programs/windlassd/dist
 BROKER  := crates/programs/broker/dist
 DOC      = $(PREFIX)/share/doc/windlass
 
-.PHONY: build demo test bench check soak sanitize aarch64 fuzz install uninstall deb clean help
+.PHONY: build demo test bench check soak sanitize aarch64 fuzz install uninstall deb wheel clean help
 
 help: ## what there is
 	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -77,6 +77,9 @@ uninstall: ## what install put there; configuration and state stay
 
 deb: build ## target/windlass_VERSION_ARCH.deb, for Debian 12 and newer
 	@scripts/deb
+
+wheel: build ## target/windlass-VERSION-py3-none-PLATFORM.whl: the Python module, with libwindlass inside
+	@scripts/wheel $(BIN)/libwindlass_framed.a $(dir $(BIN))
 
 clean: ## remove what was built
 	$(CARGO) clean

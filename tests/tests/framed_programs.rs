@@ -1,4 +1,4 @@
-//! Programs that are built against an installed libwindlass: the examples, in C with nothing but a compiler, and in Python.
+//! Programs that are built against an installed libwindlass: the examples, in C with nothing but a compiler, in Python and in Go.
 
 #[path = "../../crates/programs/framed/examples/firewall.rs"]
 #[allow(dead_code, reason = "an example's main and words for its reader")]
@@ -368,44 +368,152 @@ fn the_page_begins_with_a_program() {
     });
 }
 
-/// The packet counter in Python, over the shared library.
+/// A Python with the wheel that `make wheel` makes, installed as a user does it; `None` where a test is to be skipped.
+fn python(lab: &Lab, test: &str) -> Option<Command> {
+    let venv = lab.directory().join("venv");
+    let mut make = Command::new("python3");
+    match make.args(["-m", "venv"]).arg(&venv).output() {
+        Ok(made) if made.status.success() => {}
+        _ => {
+            windlass_tests::skip(test, "python3 with venv is missing");
+            return None;
+        }
+    }
+    let mut wheel = Command::new(root().join("scripts/wheel"));
+    wheel.arg(program("libwindlass_framed.a"));
+    let made = run(wheel.arg(lab.directory().join("wheel")));
+    assert_eq!(made.code, 0, "{}", made.err);
+    let python = venv.join("bin/python");
+    let mut install = Command::new(&python);
+    install.args(["-m", "pip", "install", "--no-index", made.out.trim()]);
+    let installed = run(&mut install);
+    assert_eq!(installed.code, 0, "{}{}", installed.out, installed.err);
+    Some(Command::new(python))
+}
+
+/// Says what it is that fails, sends each frame back to its sender, and is over after a frame of 99 bytes.
+const ECHO: &str = r#"
+import os, select, sys, windlass
+def fails(call):
+    try:
+        call()
+    except (OSError, ValueError) as error:
+        print(type(error).__name__, flush=True)
+fails(lambda: windlass.open_socket("/none"))
+with windlass.open_socket(sys.argv[1], nonblocking=True) as device:
+    fails(lambda: device.read().__enter__())
+    fails(lambda: device.write([b"short"]))
+    with device.reserve(2):
+        pass
+    device.set_nonblocking(False)
+    over = False
+    while not over:
+        select.select([device], [], [])
+        with device.read() as frames:
+            device.write([bytes(frame[6:12]) + bytes(frame[:6]) + bytes(frame[12:]) for frame in frames])
+            over = any(len(frame) == 99 for frame in frames)
+    fails(lambda: frames[0][0])
+    device.drain(10)
+"#;
+
+/// Python programs over the wheel: the packet counter, and one that reads and writes frames of one buffer and of several, waits for them
+/// with select, and hears of each failure by its exception.
 #[test]
-fn python_counts() {
-    let Some(lab) = Lab::start("python_counts") else {
+fn python_programs_run() {
+    let Some(lab) = Lab::start("python_programs_run") else {
         return;
     };
-    if Command::new("python3").arg("--version").output().is_err() {
-        return windlass_tests::skip("python_counts", "python3 is missing");
-    }
-    let prefix = installed();
+    let Some(python) = python(&lab, "python_programs_run") else {
+        return;
+    };
+    let python = || Command::new(python.get_program());
     let daemon = lab.daemon();
     daemon.must("bridge create br0");
-    let path = vnic(&daemon, "c0", "br0", "02:00:00:00:02:00", "");
-    let host = open(&vnic(&daemon, "h0", "br0", "02:00:00:00:01:00", ""));
-    let mut count = start(
-        Command::new("python3").arg(example("count.py")).arg(&path),
-        prefix,
+    let jumbo = "--set mtu=9000";
+    let path = vnic(&daemon, "c0", "br0", "02:00:00:00:02:00", jumbo);
+    let host = open(&vnic(&daemon, "h0", "br0", "02:00:00:00:01:00", jumbo));
+    let frame = |len: usize| {
+        let mut frame = vec![7; len];
+        frame[..14].copy_from_slice(&[2, 0, 0, 0, 2, 0, 2, 0, 0, 0, 1, 0, 0x88, 0xb5]);
+        frame
+    };
+    let mut echo = spawn(
+        python().args(["-c", ECHO]).arg(&path),
+        Path::new("/nonexistent"),
     );
+    for error in ["FileNotFoundError", "BlockingIOError", "OSError"] {
+        assert_eq!(echo.line(), error);
+    }
     daemon.wait_for_state("vnic", "c0", "up");
-    let mut frame = [0; 60];
-    frame[..14].copy_from_slice(&[255, 255, 255, 255, 255, 255, 2, 0, 0, 0, 1, 0, 0x88, 0xb5]);
+    let mut room = vec![0; 9100];
+    for len in [60, 2048, 5000, 99] {
+        let frame = frame(len);
+        let back = [&frame[6..12], &frame[..6], &frame[12..]].concat();
+        until("it comes back", || {
+            let _ = host.write(1, &mut [WriteVec::new(&frame)]);
+            std::thread::sleep(Duration::from_millis(10));
+            let mut vecs = [ReadVec::new(&mut room)];
+            host.read(1, &mut vecs).is_ok() && vecs[0].data() == back
+        });
+    }
+    assert_eq!(echo.line(), "ValueError");
+    drop(echo);
+    let mut counter = python();
+    counter.arg(example("count.py")).arg(&path);
+    let count = start(&mut counter, Path::new("/nonexistent"));
+    daemon.wait_for_state("vnic", "c0", "up");
+    counts(count, &host, &frame(60));
+}
+
+/// Sends frames until a program has counted some of them.
+fn counts(mut program: Running, host: &Device, frame: &[u8]) {
     std::thread::scope(|scope| {
         let line = scope.spawn(|| {
             loop {
-                let line = count.line();
-                if line
-                    .strip_prefix("88b5=")
-                    .is_some_and(|n| n.parse::<u32>().is_ok_and(|n| n > 40))
-                {
+                let line = program.line();
+                let counted = line.strip_prefix("88b5=");
+                if counted.is_some_and(|n| n.parse::<u32>().is_ok_and(|n| n > 40)) {
                     return;
                 }
             }
         });
         until("it has counted", || {
-            let _ = host.write(1, &mut [WriteVec::new(&frame), WriteVec::new(&frame)]);
+            let _ = host.write(1, &mut [WriteVec::new(frame), WriteVec::new(frame)]);
             line.is_finished()
         });
     });
+}
+
+/// The packet counter in Go, by cgo, with what pkg-config says of the library.
+#[test]
+fn go_counts() {
+    let Some(lab) = Lab::start("go_counts") else {
+        return;
+    };
+    let is_there = |program: &str, word: &str| Command::new(program).arg(word).output().is_ok();
+    if !is_there("go", "version") || !is_there("pkg-config", "--version") {
+        return windlass_tests::skip("go_counts", "go or pkg-config is missing");
+    }
+    let (prefix, binary) = (installed(), lab.directory().join("count"));
+    let mut build = Command::new("go");
+    build.env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
+    build.env("GOCACHE", Path::new(env!("CARGO_TARGET_TMPDIR")).join("go"));
+    build.args(["build", "-o"]).arg(&binary);
+    let built = run(build.arg(example("count.go")));
+    assert_eq!(built.code, 0, "{}", built.err);
+    let daemon = lab.daemon();
+    daemon.must("bridge create br0");
+    let path = vnic(&daemon, "c0", "br0", "02:00:00:00:02:00", "");
+    let host = open(&vnic(&daemon, "h0", "br0", "02:00:00:00:01:00", ""));
+    let refused = run(Command::new(&binary)
+        .arg("/none")
+        .env("LD_LIBRARY_PATH", prefix.join("lib")));
+    assert_eq!(refused.err, "/none: no such device\n");
+    let count = start(Command::new(&binary).arg(&path), prefix);
+    daemon.wait_for_state("vnic", "c0", "up");
+    let mut frame = [0; 60];
+    frame[..14].copy_from_slice(&[255, 255, 255, 255, 255, 255, 2, 0, 0, 0, 1, 0, 0x88, 0xb5]);
+    counts(count, &host, &frame);
 }
 
 /// What a C program calls of devices by name, and what each call gives: its value and, after -1, the number of its error.
