@@ -25,7 +25,8 @@ pub(crate) struct Open {
 /// Where a device is.
 struct Found {
     socket: String,
-    log2_ring: u8,
+    log2_rx: u8,
+    log2_tx: u8,
     mac: Option<MacAddr>,
     frame_max: Option<u32>,
 }
@@ -35,15 +36,18 @@ pub(crate) fn open(session: &mut Session<'_>, what: &str, at: &At) -> Result<Ope
     let found = match at.device.contains('/') {
         true => Found {
             socket: at.device.clone(),
-            log2_ring: 0,
+            log2_rx: 0,
+            log2_tx: 0,
             mac: None,
             frame_max: None,
         },
         false => find(session, what, at)?,
     };
     let options = Options {
-        log2_ring: found.log2_ring,
+        log2_rx: found.log2_rx,
+        log2_tx: found.log2_tx,
         nonblocking: true,
+        ..Options::default()
     };
     let device = Device::open_path(Path::new(&found.socket), options);
     Ok(Open {
@@ -64,10 +68,11 @@ fn find(session: &mut Session<'_>, what: &str, at: &At) -> Result<Found, Failure
         .find(|view| is_named(view.name.as_ref().map(|name| name.as_str())));
     let view = by_name.or_else(|| views.iter().find(|view| is_named(Some(view.vnic.as_str()))));
     if let Some((view, socket)) = view.and_then(|view| Some((view, view.socket.clone()?))) {
-        let slots = view.rx_slots.max(view.tx_slots).max(1);
+        let log2 = |slots: u32| slots.max(1).ilog2() as u8;
         return Ok(Found {
             socket,
-            log2_ring: slots.ilog2() as u8,
+            log2_rx: log2(view.rx_slots),
+            log2_tx: log2(view.tx_slots),
             mac: mac(session, what, &view.vnic)?,
             frame_max: Some(view.maxtu),
         });
@@ -84,7 +89,8 @@ fn find(session: &mut Session<'_>, what: &str, at: &At) -> Result<Found, Failure
         {
             Ok(Found {
                 socket: memif.socket.to_string(),
-                log2_ring: 0,
+                log2_rx: 0,
+                log2_tx: 0,
                 mac: vnic.mac,
                 // An Ethernet header and a tag.
                 frame_max: Some(vnic.mtu() + 18),
