@@ -3,8 +3,8 @@
 //! # Model
 //! The environment names the preload library and what it is told, then the process executes the program: its id, its
 //! signal mask and dispositions, its streams and its exit status are the program's own. Where no broker listens,
-//! `windlass-broker` is started for this user first; nobody waits for it, since the library asks for it only when a
-//! connection has earned it. The summary of `-v` comes from the library, in each process as it ends: a parent that waits
+//! `windlass-broker` is started for this user first, and the program once that listens: a short one has no time to ask
+//! twice. The summary of `-v` comes from the library, in each process as it ends: a parent that waits
 //! for the program would change its process id, its parent and its job control.
 //!
 //! # Failure modes
@@ -19,6 +19,7 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 use windlass_api::ErrorCode;
@@ -38,6 +39,10 @@ pub const LIBRARY: &str = "libwindlass_sockets.so";
 const LIBRARY_DIR: &str = "/usr/lib/windlass";
 /// File name of the broker's program.
 const BROKER: &str = "windlass-broker";
+/// How long the program waits for a broker that was started: after that it goes on without.
+const BROKER_STARTS_MAX: Duration = Duration::from_secs(1);
+/// How often it is looked whether the broker listens.
+const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 /// Exit code for a program that is not found, as of env(1).
 pub(crate) const NOT_FOUND: u8 = 127;
 /// Exit code for a program that cannot be executed, as of env(1).
@@ -209,7 +214,7 @@ fn broker() -> Result<String, String> {
     let given = std::env::var_os("WINDLASS_SOCKETS").filter(|path| !path.is_empty());
     let paths = windlass_listing::paths(given.clone(), runtime_dir.clone(), uid);
     for path in &paths {
-        if trusted(path, uid).is_ok() && unix::connect(path, SocketKind::SeqPacket).is_ok() {
+        if trusted(path, uid).is_ok() && listens(path) {
             return Ok(format!("broker at {}", path.display()));
         }
     }
@@ -219,15 +224,24 @@ fn broker() -> Result<String, String> {
     };
     let line = format!("private broker started at {}", path.display());
     let program = broker_program();
+    let limit = Instant::now() + BROKER_STARTS_MAX;
     let environment: Vec<CString> = std::env::vars_os().filter_map(variable).collect();
-    let start = move || {
+    let start = || {
         let words = ["--private".as_ref(), "--socket".as_ref(), path.as_os_str()];
         let command = [&[program.as_os_str()], &words[..]].concat();
         // Nobody is left who could be told; the program goes on without.
         let _ = process::become_program(&command, &environment);
     };
     process::detach(start).map_err(|errno| format!("fork: {errno}"))?;
+    // What a program asks before that is answered by nobody, and it may have ended before it asks again.
+    while program.is_file() && !listens(&path) && Instant::now() < limit {
+        std::thread::sleep(LOOK_INTERVAL);
+    }
     Ok(line)
+}
+
+fn listens(path: &Path) -> bool {
+    unix::connect(path, SocketKind::SeqPacket).is_ok()
 }
 
 /// The broker's program: beside this one, in `../sbin`, or wherever the path has it.
