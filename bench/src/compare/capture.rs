@@ -6,8 +6,11 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
+use super::host::require;
 use super::peers::{Plug, Subject};
 use super::rate::{self, Case, Run, Turns};
+use super::table::write_json;
+use super::tcpdump;
 
 /// Frames of 64 bytes over memif while `windlass snoop` captures the sender into /dev/null, beside the same without it.
 #[derive(Args, Debug)]
@@ -20,6 +23,9 @@ pub struct Options {
         default_value = "off,headers,nothing"
     )]
     captures: Vec<Captured>,
+    /// What is kept of each link at its own full rate, beside tcpdump at the kernel's bridge, instead
+    #[arg(long)]
+    tcpdump: bool,
     #[command(flatten)]
     turns: Turns,
 }
@@ -53,6 +59,15 @@ impl Captured {
 /// # Errors
 /// As [`rate::take_turns`].
 pub fn run(options: &Options, programs: &Path, json: Option<&PathBuf>) -> Result<()> {
+    if options.tcpdump {
+        require(&[
+            ("cc", "gcc"),
+            ("ip", "iproute2"),
+            ("tcpdump", "tcpdump"),
+            ("taskset", "util-linux"),
+        ])?;
+        return write_json(json, &tcpdump::run(&options.turns, programs)?);
+    }
     let run = Run {
         turns: &options.turns,
         subjects: &[Subject::Windlass],

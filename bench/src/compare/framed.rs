@@ -77,7 +77,7 @@ struct Shot {
 }
 
 /// Compiles the program against the library that was built.
-fn compile(programs: &Path, scratch: &Scratch) -> Result<PathBuf> {
+pub(super) fn compile(programs: &Path, scratch: &Scratch) -> Result<PathBuf> {
     let tree = Path::new(env!("CARGO_MANIFEST_DIR"));
     let text = |path: PathBuf| path.to_string_lossy().into_owned();
     let generator = scratch.join("framed-gen");
@@ -159,7 +159,7 @@ fn shoot(options: &Turns, subject: Subject, places: &Places<'_>) -> Result<f64> 
 }
 
 /// The kernel's bridge with two TAPs, and one with two veth pairs.
-fn kernel() -> Result<Namespace> {
+pub(super) fn kernel() -> Result<Namespace> {
     let namespace = Namespace::create(NAMESPACE)?;
     let mut lines = vec![
         "link add taps type bridge".to_owned(),

@@ -28,6 +28,7 @@ pub mod sockets;
 pub mod stop;
 pub mod table;
 pub mod tap;
+pub mod tcpdump;
 pub mod uplink;
 pub mod vhost;
 pub mod windlass;

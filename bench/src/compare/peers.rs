@@ -9,7 +9,6 @@ use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use serde::Serialize;
 
-use super::capture::Captured;
 use super::child::{Child, run};
 use super::firewall;
 use super::host::{Scratch, find_program, require};
@@ -263,11 +262,11 @@ pub trait Switch {
         bail!("it has no firewall")
     }
 
-    /// Captures what the first port sends, as long as what this gives lives.
+    /// Captures what the first port sends as these words say, as long as what this gives lives.
     ///
     /// # Errors
     /// If it cannot.
-    fn capture(&mut self, _how: Captured) -> Result<Option<Child>> {
+    fn capture(&mut self, _words: &str) -> Result<Child> {
         bail!("it has no captures")
     }
 
@@ -429,13 +428,9 @@ impl Switch for Windlass {
         self.daemon.command_of(words).map(drop)
     }
 
-    fn capture(&mut self, how: Captured) -> Result<Option<Child>> {
-        let Some(words) = how.words() else {
-            return Ok(None);
-        };
+    fn capture(&mut self, words: &str) -> Result<Child> {
         self.daemon
             .start_command(&format!("snoop -d v0 -w /dev/null {words}"))
-            .map(Some)
     }
 }
 

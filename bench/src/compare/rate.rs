@@ -327,7 +327,10 @@ fn take_turn(
             rules_before = rules;
         }
         let capture = match case {
-            Case::Captured(how) => switch.capture(how)?,
+            Case::Captured(how) => {
+                let words = how.words();
+                words.map(|words| switch.capture(words)).transpose()?
+            }
             _ => None,
         };
         let shot =
