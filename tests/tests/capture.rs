@@ -326,43 +326,6 @@ fn frames_that_died_say_why() {
     assert!(snoop.end().1.packets.is_empty());
 }
 
-/// Frames that wait for a rate and die have a record that says why: for want of room, and when their VNIC goes.
-#[test]
-fn frames_that_died_waiting_say_why() {
-    let Some(lab) = Lab::start("frames_that_died_waiting_say_why") else {
-        return;
-    };
-    let daemon = two_guests(&lab);
-    daemon.must("vnic set b0 maxbw=1");
-    let a = Wire::open(&lab, "a", "eth0");
-    let snoop = Snoop::start(&lab, &daemon, "f", "-d br0 --drops -s 64");
-    let mut bytes = frame(mac(B), mac(A), &[], "x");
-    bytes.resize(1000, 0);
-    let full = || daemon.drops("b0", "queue-full");
-    until("there is no room", || {
-        (0..100).for_each(|_| a.send(&bytes));
-        full() > 0
-    });
-    // What was sent has come to the bridge.
-    let received = || daemon.counters("a0")["rx_frames"].as_u64();
-    let mut before = None;
-    until("all has come", || {
-        let now = received();
-        std::mem::replace(&mut before, now) == now
-    });
-    let full = full();
-    daemon.must("vnic delete b0");
-    let (said, capture) = snoop.end();
-    let of = |comment: &str| {
-        let died = capture.packets.iter();
-        let died = died.filter(|packet| packet.comment.as_deref() == Some(comment));
-        died.inspect(|packet| assert_eq!(packet.bytes[..], bytes[..64]))
-            .count() as u64
-    };
-    assert_eq!(of("dropped: queue-full"), full, "{said}");
-    assert!(of("dropped: peer-down") > 0, "{said}");
-}
-
 const RED: u32 = 60_001;
 const BLUE: u32 = 60_002;
 
