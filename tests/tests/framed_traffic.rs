@@ -285,8 +285,8 @@ fn a_capture_is_sent_again() {
         let mut took_s = 0.0;
         let again = captured(&daemon, &file(name), 60, || {
             let line = format!("gen p0 --replay {} {rate}", file("first").display());
-            let sent = daemon.json(&line)[0].take();
-            assert_eq!(sent["frames"], 60, "{sent}");
+            let sent = Running::start(&daemon, name, &line).total();
+            assert_eq!(number(&sent, "frames"), 60);
             took_s = sent["time_s"].as_f64().expect("a time");
         });
         assert_eq!(frames(&again), frames(&first), "{name}");
@@ -407,19 +407,10 @@ fn names_of_devices() {
     daemon.must("vnd rename p1 second");
     until("the socket is there", || socket.exists());
     // A device, its VNIC, a VNIC's socket by name and by path.
-    let path = socket.display();
-    for (name, more) in [
-        ("second", String::new()),
-        ("p1", String::new()),
-        ("m0", String::new()),
-        (
-            path.to_string().as_str(),
-            " --src-mac 02:00:00:00:00:01".into(),
-        ),
-    ] {
-        daemon.must(&format!(
-            "gen {name} --dst-mac 02:00:00:00:00:09 -c 1{more}"
-        ));
+    let path = socket.display().to_string();
+    let macs = "--src-mac 02:00:00:00:00:01 --dst-mac 02:00:00:00:00:09";
+    for name in ["second", "p1", "m0", &path] {
+        daemon.must(&format!("gen {name} {macs} -c 1"));
         daemon.must(&format!("sink {name} --time 0"));
     }
     let fields = daemon.must("sink p1 --time 0 -p -o time,received,p99-us");
