@@ -27,7 +27,8 @@ use windlass_frame::{BURST, FloodId, Heads, Pick, RxId, TxId, Verdict};
 use windlass_shm::{SegStore, Tails};
 use windlass_stats::{Drop, MemberCounters};
 
-use crate::egress::{Context, Egress};
+use crate::context::Context;
+use crate::egress::Egress;
 use crate::hold::{Held, Pool};
 
 /// Copies between two rounds of visits, while no ring is to be visited.

@@ -21,7 +21,7 @@ use windlass_shaper::Direction;
 use windlass_shm::Tails;
 use windlass_stats::{Drop, MemberCounters};
 
-use crate::egress::Context;
+use crate::context::Context;
 use crate::queue::{Outcome, Queues, Rule, Tally};
 use crate::timers::Timers;
 use crate::topo::{Member, Topo};

@@ -34,6 +34,7 @@
 mod bell;
 mod capture;
 mod command;
+mod context;
 mod counters;
 mod courtesy;
 pub mod dataplane;

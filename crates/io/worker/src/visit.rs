@@ -27,8 +27,9 @@ use windlass_sync::spsc;
 
 use crate::capture::{self, Begun};
 use crate::command::Relayed;
+use crate::context::Context;
 use crate::counters::WorkerCounters;
-use crate::egress::{Context, Egress};
+use crate::egress::Egress;
 use crate::flood::{DAEMON, Floods};
 use crate::group::Groups;
 use crate::ingress::Ingress;

@@ -10,7 +10,8 @@ use windlass_shm::{Foreign, SegStore};
 use windlass_stats::{MemberCounters, Padded};
 use windlass_sync::qsbr::Domain;
 
-use crate::egress::{Context, Egress};
+use crate::context::Context;
+use crate::egress::Egress;
 use crate::ingress::Ingress;
 use crate::meter::{Account, Sense, Used};
 use crate::topo::{Member, Topo};

@@ -2,11 +2,11 @@ mod order;
 
 use std::sync::{Arc, Mutex};
 
-use windlass_attach::port::{TxCaps, TxPort};
+use windlass_attach::port::{Lane, TxCaps, TxPort};
 use windlass_frame::{Claim, HEADROOM, RxId};
 use windlass_nic::EgressStage;
 use windlass_shaper::{Bucket, Shaper};
-use windlass_shm::Foreign;
+use windlass_shm::{Foreign, Section};
 use windlass_stats::{MemberTotals, Padded};
 use windlass_sync::qsbr::Domain;
 
@@ -14,6 +14,7 @@ use super::*;
 use crate::hold::{BLOCK, POOL_BYTES};
 use crate::meter::{Account, Sense, Used};
 use crate::ring::Spin;
+use crate::topo::Topo;
 
 /// For a meter that is never on.
 fn unmetered() -> Sense {

@@ -10,8 +10,9 @@ use std::sync::mpsc::SyncSender;
 use windlass_frame::Tick;
 
 use super::{RxRing, State, Worker};
+use crate::context::Context;
 use crate::counters::WorkerCounters;
-use crate::egress::{Context, Egress};
+use crate::egress::Egress;
 use crate::flood::Floods;
 use crate::ingress::Ingress;
 
