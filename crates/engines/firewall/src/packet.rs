@@ -210,7 +210,8 @@ pub(crate) fn segment(head: &Plain) -> (u8, Segment) {
 }
 
 /// Such a frame. None says nothing.
-fn plain(bytes: &[u8], len: u32) -> Option<Packet> {
+#[inline(always)]
+pub(crate) fn plain(bytes: &[u8], len: u32) -> Option<Packet> {
     let head: &Plain = parse::plain(bytes, len)?;
     let protocol = protocol(head);
     let (mut flags, mut segment) = (0, Segment::default());

@@ -81,6 +81,10 @@ impl Firewall {
 
     /// Decides about a frame of `len` bytes, of which these are private.
     pub fn judge(&self, tracker: &mut Tracker, now: Tick, bytes: &[u8], len: u32) -> Decision {
+        // Where it was put together: a copy would wait for its parts to be stored.
+        if let Some(packet) = packet::plain(bytes, len) {
+            return self.decide(tracker, now, &packet, len);
+        }
         match packet::read(bytes, len) {
             Seen::Free => Decision::Accept,
             Seen::Unreadable => Decision::Drop,
