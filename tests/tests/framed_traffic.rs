@@ -403,13 +403,14 @@ fn names_of_devices() {
         "vnic create m0 --bridge br0 --attach memif,socket={},role=server",
         socket.display()
     ));
+    daemon.must("vnic create m1 --bridge br0 --attach memif,socket=m1.sock,role=server");
     daemon.must("vnic create bare --bridge br0");
     daemon.must("vnd rename p1 second");
     until("the socket is there", || socket.exists());
     // A device, its VNIC, a VNIC's socket by name and by path.
     let path = socket.display().to_string();
     let macs = "--src-mac 02:00:00:00:00:01 --dst-mac 02:00:00:00:00:09";
-    for name in ["second", "p1", "m0", &path] {
+    for name in ["second", "p1", "m0", "m1", &path] {
         daemon.must(&format!("gen {name} {macs} -c 1"));
         daemon.must(&format!("sink {name} --time 0"));
     }
@@ -422,6 +423,8 @@ fn names_of_devices() {
             "sink bare",
             "VNIC \"bare\" has no vnd device; \"windlass vnd create bare -z global\"",
         ),
+        (4, "sink p1 -z red", "there is no zone \"red\""),
+        (4, "vnd list -z red", "there is no zone \"red\""),
         (4, "sink /no/such/socket", "no such device"),
         (2, "gen p0", "--dst-mac <MAC|VNIC>"),
         (2, &format!("gen {path} --dst-mac p1"), "--src-mac"),
@@ -454,4 +457,41 @@ fn names_of_devices() {
     daemon.wait_for_state("vnic", "p1", "up");
     let told = daemon.refuses(1, "sink second");
     assert!(told.contains("in use by another program"), "{told}");
+}
+
+/// A pipe that is full keeps nobody from ending a command by a second signal, and by one that it does not see for seconds.
+#[test]
+fn a_full_pipe_keeps_nothing_alive() {
+    let Some(lab) = Lab::start("a_full_pipe_keeps_nothing_alive") else {
+        return;
+    };
+    let daemon = devices(&lab, 64);
+    let full = |device: &str| {
+        let (from, to) = rustix::pipe::pipe().expect("a pipe");
+        rustix::pipe::fcntl_setpipe_size(&to, 4096).expect("a small one");
+        let mut command = daemon.command();
+        command.args(["sink", device, "-i", "0.01", "--json"]);
+        let child = command.stdout(to).spawn().expect("it starts");
+        let waiting = || rustix::io::ioctl_fionread(&from).expect("a pipe");
+        until("the pipe is full", || waiting() > 4096 - 512);
+        std::thread::sleep(Duration::from_millis(300));
+        (child, from)
+    };
+    let (mut one, _of_one) = full("p0");
+    let (mut two, _of_two) = full("p1");
+    for child in [&one, &two] {
+        kill_process(Pid::from_child(child), Signal::TERM).expect("it runs");
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(
+        one.try_wait().expect("a child").is_none(),
+        "it has ended by itself"
+    );
+    kill_process(Pid::from_child(&one), Signal::TERM).expect("it runs");
+    for child in [&mut one, &mut two] {
+        until("it has ended", || {
+            child.try_wait().expect("a child").is_some()
+        });
+        assert_eq!(child.wait().expect("a child").code(), Some(128 + 15));
+    }
 }

@@ -34,6 +34,7 @@ mod accounts;
 mod complete;
 mod create;
 mod document;
+mod ending;
 mod extcap;
 mod failure;
 mod fdb;

@@ -21,14 +21,13 @@ use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use windlass_api::{CaptureKind, CaptureRequest};
 use windlass_capture::pcapng::Direction;
 use windlass_capture::ring::{Counted, Head, Kind, Way};
 use windlass_client::socket;
-use windlass_sys::signals::Signals;
 
 use crate::Session;
+use crate::ending::Ending;
 use crate::failure::Failure;
 use crate::options::SnoopArgs;
 use file::Files;
@@ -93,9 +92,6 @@ pub(crate) fn run(
     };
     // A capture leaves the processor to what it captures. A wish.
     let _ = rustix::process::nice(NICE);
-    // Before anything is captured: a signal ends the capture, and not the process.
-    let signals = Signals::take_over(&END_SIGNALS);
-    let signals = signals.map_err(|errno| Failure::from(io::Error::from(errno)))?;
     let path = socket::find(session.options.socket.clone());
     let path = path.map_err(|error| Failure::of(&what, error))?;
     let mut source = Source::open(&path, &request, &what)?;
@@ -103,11 +99,13 @@ pub(crate) fn run(
         Some(path) => Box::new(Files::create(args, snap, source.kind(), path, session.out)?),
         None => Box::new(Lines::new(session.out, args.verbose, args.bytes)),
     };
+    // While the daemon or a pipe's reader was waited for, it ended the process.
+    let ending = Ending::watch()?;
     if is_by_person {
         let told = format!("listening on {}, snapshot length {snap} bytes\n", args.link);
         io::stderr().write_all(told.as_bytes())?;
     }
-    let captured = capture(&mut source, &mut *sink, &signals, args.count);
+    let captured = capture(&mut source, &mut *sink, &ending, args.count);
     let counted = source.counted();
     let ended = captured.and_then(|captured| {
         sink.end(counted)?;
@@ -120,9 +118,6 @@ pub(crate) fn run(
     Ok(())
 }
 
-/// Signals that end what runs until it is told to: SIGHUP, SIGINT and SIGTERM (signal(7)).
-pub(crate) const END_SIGNALS: [i32; 3] = [1, 2, 15];
-
 /// Whether words are a filter.
 pub(crate) fn check(words: &[String]) -> Result<(), Failure> {
     filter::compile(&words.join(" "), SNAP).map(drop)
@@ -131,7 +126,7 @@ pub(crate) fn check(words: &[String]) -> Result<(), Failure> {
 fn capture(
     source: &mut Source,
     sink: &mut dyn Sink,
-    signals: &Signals,
+    ending: &Ending,
     count: Option<u64>,
 ) -> Result<u64, Failure> {
     let count = count.unwrap_or(u64::MAX);
@@ -140,7 +135,7 @@ fn capture(
     while captured < count {
         // A link that is never quiet keeps nobody from ending the capture.
         let looks = is_idle || captured % LOOK == 0;
-        if until.is_none() && looks && is_readable(signals) {
+        if until.is_none() && looks && ending.has_come() {
             source.end();
             until = Some(Instant::now() + END);
         }
@@ -158,18 +153,12 @@ fn capture(
         }
         sink.flush()?;
         is_over = match until {
-            None => source.wait(Some(signals.as_fd()), None)?,
+            None => source.wait(Some(ending.as_fd()), None)?,
             Some(until) => source.wait(None, Some(until))?,
         };
         is_idle = true;
     }
     Ok(captured)
-}
-
-fn is_readable(signals: &Signals) -> bool {
-    let mut fds = [PollFd::new(signals, PollFlags::IN)];
-    let now = Timespec::default();
-    poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
 fn tell(captured: u64, counted: Counted, reason: Option<&str>) -> String {

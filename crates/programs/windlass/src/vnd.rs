@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 use windlass_api::{
-    ErrorCode, Properties, PropertyPatch, Scope, VndCreate, VndName, VndPatch, VndView, ZoneRef,
-    properties,
+    ErrorCode, Properties, PropertyPatch, Scope, VndCreate, VndName, VndPatch, VndView, Zone,
+    ZoneRef, properties,
 };
 
 use crate::Session;
@@ -98,6 +98,22 @@ pub(crate) fn zone(
     }
 }
 
+/// An error if there is no such zone. Asked where nothing was found in it.
+pub(crate) fn exists(session: &mut Session<'_>, what: &str, zone: &ZoneRef) -> Result<(), Failure> {
+    let zones = session.client(what)?.list::<Zone>();
+    let zones = zones.map_err(|error| Failure::of(what, error))?;
+    let mut names = zones.iter().map(|view| view.config.name.as_str());
+    if *zone == ZoneRef::default() || names.clone().any(|name| name == zone.to_string()) {
+        return Ok(());
+    }
+    let todo = match nearest(&zone.to_string(), names.by_ref()) {
+        Some(near) => format!("did you mean \"{near}\"? \"windlass zone list\" lists zones"),
+        None => "\"windlass zone list\" lists zones".into(),
+    };
+    let why = format!("there is no zone \"{zone}\"");
+    Err(Failure::new(ErrorCode::NotFound, what, why, todo))
+}
+
 fn create(session: &mut Session<'_>, args: &VndCreateArgs) -> Result<(), Failure> {
     let what = format!("create vnd {}", args.name);
     let set = assigned(Scope::Vnd, &args.set, Properties::assign)?;
@@ -136,6 +152,9 @@ fn list(session: &mut Session<'_>, args: &VndList) -> Result<(), Failure> {
     let views = session.client(what)?.vnds();
     let mut views = views.map_err(|error| Failure::of(what, error))?;
     views.retain(|view| args.zone.as_ref().is_none_or(|zone| *zone == view.zone));
+    if let (Some(zone), true) = (&args.zone, views.is_empty()) {
+        exists(session, what, zone)?;
+    }
     let named = |name: &VndName| views.iter().any(|view| view.name.as_ref() == Some(name));
     if let Some(missing) = args.names.iter().find(|name| !named(name)) {
         return Err(absent(what, missing, &views));

@@ -546,8 +546,11 @@ impl Endpoint for MemifServer {
             State::Up { details, .. } => (true, details.clone()),
             _ => (false, Vec::new()),
         };
-        if up && self.hub.is_none() && !self.is_unlinked {
-            details.push(("socket", self.reason.clone()));
+        match &self.hub {
+            _ if self.is_unlinked => {}
+            Some(_) => details.push(("socket", self.config.path.display().to_string())),
+            None if up => details.push(("socket", self.reason.clone())),
+            None => {}
         }
         Status {
             up,

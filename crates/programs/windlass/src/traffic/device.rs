@@ -79,16 +79,23 @@ fn find(session: &mut Session<'_>, what: &str, at: &At) -> Result<Found, Failure
     }
     let vnics = session.client(what)?.list::<Vnic>();
     let vnics = vnics.map_err(|error| Failure::of(what, error))?;
-    let vnic = vnics.iter().map(|view| &view.config);
-    let vnic = vnic
-        .filter(|vnic| vnic.zone == zone)
-        .find(|vnic| vnic.name.as_str() == at.device);
-    match vnic.map(|vnic| (vnic, &vnic.attach)) {
+    let here = vnics.iter().filter(|view| view.config.zone == zone);
+    let view = here
+        .clone()
+        .find(|view| view.config.name.as_str() == at.device);
+    match view.map(|view| (&view.config, &view.config.attach)) {
         Some((vnic, Attachment::Memif(memif)))
             if memif.role == Role::Server && memif.id == 0 && memif.secret.is_none() =>
         {
+            // A relative name is one in the zone's directory, which the daemon knows.
+            let told = view.and_then(|view| view.status.details.get("socket"));
+            let socket = told.filter(|path| path.starts_with('/'));
             Ok(Found {
-                socket: memif.socket.to_string(),
+                socket: socket.cloned().ok_or_else(|| {
+                    let why = format!("VNIC \"{}\" has no socket", vnic.name);
+                    let todo = format!("\"windlass vnic show {}\" says why", vnic.name);
+                    Failure::new(ErrorCode::NotFound, what, why, todo)
+                })?,
                 log2_rx: 0,
                 log2_tx: 0,
                 mac: vnic.mac,
@@ -107,11 +114,12 @@ fn find(session: &mut Session<'_>, what: &str, at: &At) -> Result<Found, Failure
             Err(Failure::new(ErrorCode::InUse, what, why, todo))
         }
         None => {
+            vnd::exists(session, what, &zone)?;
             let devices = views
                 .iter()
                 .filter_map(|view| view.name.as_ref())
                 .map(|name| name.as_str());
-            let known = devices.chain(vnics.iter().map(|view| view.config.name.as_str()));
+            let known = devices.chain(here.map(|view| view.config.name.as_str()));
             let todo = match nearest(&at.device, known) {
                 Some(near) => {
                     format!("did you mean \"{near}\"? \"windlass vnd list\" lists devices")

@@ -7,11 +7,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
-use windlass_sys::signals::Signals;
 
+use crate::ending::Ending;
 use crate::failure::Failure;
 use crate::options::At;
-use crate::snoop::END_SIGNALS;
 
 /// Between two looks for a signal while there is always a frame.
 const LOOK_NS: u64 = 10_000_000;
@@ -27,7 +26,7 @@ pub(crate) fn now_ns() -> u64 {
 /// When a run reports and ends.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    signals: Signals,
+    ending: Ending,
     begin_ns: u64,
     interval_ns: u64,
     report_ns: u64,
@@ -46,14 +45,13 @@ pub(crate) enum Turn {
 impl Watch {
     /// Begins now. From here on, a signal ends the run and not the process.
     pub(crate) fn start(at: &At) -> Result<Watch, Failure> {
-        let signals = Signals::take_over(&END_SIGNALS);
-        let signals = signals.map_err(|errno| Failure::from(io::Error::from(errno)))?;
+        let ending = Ending::watch()?;
         // Sleeps end when they are to, and not up to 50 us later. It is no more than a wish.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let ns = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let begin_ns = now_ns();
         Ok(Watch {
-            signals,
+            ending,
             begin_ns,
             interval_ns: ns(at.interval),
             report_ns: begin_ns.saturating_add(ns(at.interval)),
@@ -77,8 +75,7 @@ impl Watch {
         }
         if now_ns >= self.look_ns {
             self.look_ns = now_ns + LOOK_NS;
-            let mut fds = [PollFd::new(&self.signals, PollFlags::IN)];
-            if poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0) {
+            if self.ending.has_come() {
                 return Turn::End;
             }
         }
@@ -110,7 +107,7 @@ impl Watch {
             tv_sec: (rest_ns / 1_000_000_000) as i64,
             tv_nsec: (rest_ns % 1_000_000_000) as i64,
         };
-        let fds = [Some(self.signals.as_fd()), device].into_iter().flatten();
+        let fds = [Some(self.ending.as_fd()), device].into_iter().flatten();
         let mut fds: Vec<PollFd<'_>> = fds
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
             .collect();
