@@ -685,6 +685,7 @@ impl Egress {
                     picks[i] = Pick::frame(i, spilled.tagged);
                     n = i + 1;
                 }
+                self.heads.n = n;
                 let (heads, picks) = (&self.heads, &picks[..n]);
                 let began = self.meter.begin_if(|| tx.is_foreign());
                 let sent = match w.ring {

@@ -368,3 +368,76 @@ fn every_end_of_a_frame_is_told() {
         assert_eq!(told, expected);
     }
 }
+
+/// Another worker has its ring each time that it is tried first.
+#[derive(Default)]
+struct Late(Mutex<bool>);
+
+impl TxPort for Late {
+    fn caps(&self) -> TxCaps {
+        TxCaps::default()
+    }
+
+    fn tx_burst(&self, _: &Section<'_>, _: Lane, _: &Heads, _: &Tails<'_>, picks: &[Pick]) -> Sent {
+        let mut was_tried = self.0.lock().expect("no panic");
+        *was_tried = !*was_tried;
+        match *was_tried {
+            true => Sent {
+                stop: Stop::Busy,
+                ..Sent::default()
+            },
+            false => Sent {
+                taken: picks.len(),
+                frames: picks.len() as u64,
+                ..Sent::default()
+            },
+        }
+    }
+
+    fn kick(&self, _: Lane) {}
+}
+
+/// A filter of a frame that has waited for a ring reads nothing behind its end: not what another member's frame had there before it.
+#[test]
+fn a_frame_that_waited_ends_where_it_ends() {
+    let domain = Domain::new(1);
+    let mut worker = domain.register();
+    let section = worker.section();
+    let (mut heads, mut store) = (Heads::boxed(), SegStore::default());
+    let op = |code, jt, jf, k| Instruction { code, jt, jf, k };
+    // ldb [90]; ret #96.
+    let reads = vec![op(0x30, 0, 0, 90), op(0x06, 0, 0, 96)];
+    let filter = Program::check(reads).expect("a program");
+    let (others, ..) = capture(None, 96);
+    let (watch, mut reader, _socket) = capture(Some(filter), 96);
+    let member = |watch| Some(Arc::new(member(Some(Arc::new(Late::default())), watch)));
+    let topo = Topo {
+        members: vec![member(others), member(watch)],
+        ..Topo::default()
+    };
+    let cx = Context {
+        section: &section,
+        topo: &topo,
+        lane: Lane {
+            worker: 0,
+            workers: 1,
+        },
+        now: Tick(7),
+    };
+    let mut egress = egress();
+    for (to, len) in [(0, 100), (1, 60), (1, 100)] {
+        let frames = [frame(len as u8, len)];
+        let mut tails = Tails::bind(&mut store, &section);
+        fill(&frames, &mut heads, &mut tails);
+        let picks = [Pick::frame(0, false)];
+        assert_eq!(egress.offer(&cx, &heads, &tails, TxId(to), &picks), 1);
+        assert_eq!(egress.held_frames(), 1);
+        egress.drain(&cx);
+        assert_eq!(egress.held_frames(), 0);
+    }
+    let (mut lens, mut bytes) = (Vec::new(), Vec::new());
+    while let Some(head) = reader.next(&mut bytes) {
+        lens.push(head.len);
+    }
+    assert_eq!(lens, [100], "60 bytes have none at 90");
+}
