@@ -157,6 +157,28 @@ fn every_frame_is_counted() {
     }
 }
 
+/// A file whose frames the generator's ring has room for, but not for as many as it sends at once.
+#[test]
+fn a_small_ring_takes_long_frames() {
+    let Some(lab) = Lab::start("a_small_ring_takes_long_frames") else {
+        return;
+    };
+    let daemon = devices(&lab, 64);
+    daemon.must("vnd set p0 txbuf=1518");
+    let mut file: Vec<u8> = [0xa1b2_c3d4, 2 | 4 << 16, 0, 0, 65_535, 1]
+        .map(u32::to_le_bytes)
+        .concat();
+    for _ in 0..40 {
+        file.extend([0u32, 0, 9000, 9000].map(u32::to_le_bytes).concat());
+        file.extend([2; 9000]);
+    }
+    let path = lab.directory().join("long");
+    std::fs::write(&path, file).expect("a file");
+    let line = format!("gen p0 --rate max --replay {}", path.display());
+    let sent = Running::start(&daemon, "gen", &line).total();
+    assert_eq!(number(&sent, "frames"), 40);
+}
+
 /// A sink that is stopped loses what its ring has no room for: it counts what the bridge counts, and no frame else is missing.
 #[test]
 fn what_a_stopped_sink_misses_is_counted() {

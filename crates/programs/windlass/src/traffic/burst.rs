@@ -31,6 +31,7 @@ impl Burst {
         if !self.frames.is_empty() || self.fault.is_some() {
             return None;
         }
+        let mut buffers = 0;
         while (self.frames.len() as u64) < most.min(BATCH as u64) {
             let next = match from.next() {
                 Ok(next) => next?,
@@ -39,6 +40,11 @@ impl Burst {
                     return None;
                 }
             };
+            // The smallest ring has no room for more at once.
+            buffers += next.bytes.div_ceil(BUFFER_BYTES);
+            if buffers > BATCH && !self.frames.is_empty() {
+                return None;
+            }
             let due = schedule.due_ns(next.time_ns);
             if due.is_some_and(|due| due > now) {
                 return due;
