@@ -185,7 +185,7 @@ const PAGES: &[Calls] = &[
             "With WINDLASS_OFFLOAD_GSO, which includes that, a frame may be a segment of up to 64 KiB that is to be cut: into gso_size bytes of payload, each \
              behind a copy of the first hdr_len bytes. gso_type says of what. Vectors of 65557 bytes have room for any. Each ring has at least 64 slots then.",
             "A frame that is written may ask for the same. Kernels and guests that take segments get it as it is; for others the bridge computes the checksum and cuts the \
-             segment. The bridge checks each request as a guest's. It drops a frame whose request does not hold, and counts it as bad-offload: csum_start \
+             segment. The bridge checks each request as a guest's, and takes nobody's word for WINDLASS_DATA_VALID. It drops a frame whose request does not hold, and counts it as bad-offload: csum_start \
              is not the start of the TCP or UDP header, or the frame is no segment of this type.",
             "Without these flags, frames are whole, checksums are computed, segments are cut, and every windlass_offload_t that is read is zero.",
         ],
@@ -193,7 +193,7 @@ const PAGES: &[Calls] = &[
             (
                 "EINVAL",
                 "As the calls without _offload; a request that no frame can make: unknown flags or gso_type, csum_start above 2047, a segment without gso_size, without \
-                 WINDLASS_NEEDS_CSUM and WINDLASS_DATA_VALID, or with a checksum elsewhere than in its TCP or UDP header; a request for which the handle was not opened. Nothing is sent.",
+                 WINDLASS_NEEDS_CSUM, or with a checksum elsewhere than in its TCP or UDP header; a request for which the handle was not opened. Nothing is sent.",
             ),
             (
                 "EOVERFLOW",

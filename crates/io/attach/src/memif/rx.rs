@@ -79,7 +79,7 @@ impl Piece {
     fn claim(&self) -> Claim {
         match self.metadata {
             0 => Claim::NONE,
-            word => offload::of_word(word),
+            word => offload::of_client(word),
         }
     }
 }
