@@ -27,7 +27,7 @@ end
 complete -c windlass -n "__fish_windlass_needs_command" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_needs_command" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_needs_command" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_needs_command" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_needs_command" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_needs_command" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_needs_command" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_needs_command" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -58,7 +58,7 @@ complete -c windlass -n "__fish_windlass_needs_command" -f -a "__complete" -d 'W
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and not __fish_seen_subcommand_from create delete show set get show-props" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and not __fish_seen_subcommand_from create delete show set get show-props" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and not __fish_seen_subcommand_from create delete show set get show-props" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand zone; and not __fish_seen_subcommand_from create delete show set get show-props" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and not __fish_seen_subcommand_from create delete show set get show-props" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and not __fish_seen_subcommand_from create delete show set get show-props" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and not __fish_seen_subcommand_from create delete show set get show-props" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and not __fish_seen_subcommand_from create delete show set get show-props" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -79,7 +79,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from create" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from create" -l may-exist -d 'Succeed if it exists already and is as asked'
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from create" -l dry-run -d 'Change nothing, and write what would be'
-complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from create" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from create" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from create" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from create" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from create" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -89,7 +89,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from delete" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from delete" -l if-exists -d 'Succeed if there is none of this name'
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from delete" -l dry-run -d 'Change nothing, and write what would be'
-complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from delete" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from delete" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from delete" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from delete" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from delete" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -97,7 +97,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -110,7 +110,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from set" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from set" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from set" -l dry-run -d 'Change nothing, and write what would be'
-complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from set" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from set" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from set" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from set" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from set" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -118,7 +118,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from get" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from get" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from get" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from get" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from get" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from get" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from get" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from get" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -126,7 +126,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show-props" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show-props" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show-props" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show-props" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show-props" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show-props" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show-props" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from show-props" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -134,7 +134,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props mcheck fdb mdb" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props mcheck fdb mdb" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props mcheck fdb mdb" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props mcheck fdb mdb" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props mcheck fdb mdb" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props mcheck fdb mdb" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props mcheck fdb mdb" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and not __fish_seen_subcommand_from create delete show set get show-props mcheck fdb mdb" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -154,7 +154,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_see
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from create" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from create" -l may-exist -d 'Succeed if it exists already and is as asked'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from create" -l dry-run -d 'Change nothing, and write what would be'
-complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from create" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from create" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from create" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from create" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from create" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -164,7 +164,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_see
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from delete" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from delete" -l if-exists -d 'Succeed if there is none of this name'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from delete" -l dry-run -d 'Change nothing, and write what would be'
-complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from delete" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from delete" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from delete" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from delete" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from delete" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -177,7 +177,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_see
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show" -l ports -d 'Their members: state, part in spanning tree, flags, traffic'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show" -s s -l statistics -d 'Statistics; twice: drops by reason'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show" -l drops -d 'Drops by reason, as -s -s'
-complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -186,7 +186,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_see
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from set" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from set" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from set" -l dry-run -d 'Change nothing, and write what would be'
-complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from set" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from set" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from set" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from set" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from set" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -194,7 +194,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_see
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from get" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from get" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from get" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from get" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from get" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from get" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from get" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from get" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -202,7 +202,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_see
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show-props" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show-props" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show-props" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show-props" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show-props" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show-props" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show-props" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from show-props" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -211,7 +211,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_see
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from mcheck" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from mcheck" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from mcheck" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from mcheck" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from mcheck" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from mcheck" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from mcheck" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from mcheck" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -219,7 +219,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_see
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from fdb" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from fdb" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from fdb" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from fdb" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from fdb" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from fdb" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from fdb" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from fdb" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -231,7 +231,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_see
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from mdb" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from mdb" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from mdb" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from mdb" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from mdb" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from mdb" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from mdb" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_seen_subcommand_from mdb" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -242,7 +242,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand bridge; and __fish_see
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and not __fish_seen_subcommand_from create delete show set get show-props" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and not __fish_seen_subcommand_from create delete show set get show-props" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and not __fish_seen_subcommand_from create delete show set get show-props" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand uplink; and not __fish_seen_subcommand_from create delete show set get show-props" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and not __fish_seen_subcommand_from create delete show set get show-props" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and not __fish_seen_subcommand_from create delete show set get show-props" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and not __fish_seen_subcommand_from create delete show set get show-props" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and not __fish_seen_subcommand_from create delete show set get show-props" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -266,7 +266,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_see
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from create" -l share -d 'Take it although it has addresses or a master'
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from create" -l may-exist -d 'Succeed if it exists already and is as asked'
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from create" -l dry-run -d 'Change nothing, and write what would be'
-complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from create" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from create" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from create" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from create" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from create" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -276,7 +276,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_see
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from delete" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from delete" -l if-exists -d 'Succeed if there is none of this name'
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from delete" -l dry-run -d 'Change nothing, and write what would be'
-complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from delete" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from delete" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from delete" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from delete" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from delete" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -289,7 +289,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_see
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show" -s s -l statistics -d 'Statistics; twice: drops by reason'
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show" -l drops -d 'Drops by reason, as -s -s'
-complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -303,7 +303,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_see
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from set" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from set" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from set" -l dry-run -d 'Change nothing, and write what would be'
-complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from set" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from set" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from set" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from set" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from set" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -311,7 +311,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_see
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from get" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from get" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from get" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from get" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from get" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from get" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from get" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from get" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -319,7 +319,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_see
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show-props" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show-props" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show-props" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show-props" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show-props" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show-props" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show-props" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show-props" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -327,7 +327,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_see
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props rules qemu-args libvirt-xml" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props rules qemu-args libvirt-xml" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props rules qemu-args libvirt-xml" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props rules qemu-args libvirt-xml" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props rules qemu-args libvirt-xml" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props rules qemu-args libvirt-xml" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props rules qemu-args libvirt-xml" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props rules qemu-args libvirt-xml" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -354,7 +354,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -l may-exist -d 'Succeed if it exists already and is as asked'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -l dry-run -d 'Change nothing, and write what would be'
-complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -364,7 +364,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from delete" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from delete" -l if-exists -d 'Succeed if there is none of this name'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from delete" -l dry-run -d 'Change nothing, and write what would be'
-complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from delete" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from delete" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from delete" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from delete" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from delete" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -378,7 +378,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show" -s s -l statistics -d 'Statistics; twice: drops by reason'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show" -l drops -d 'Drops by reason, as -s -s'
-complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -394,7 +394,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from set" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from set" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from set" -l dry-run -d 'Change nothing, and write what would be'
-complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from set" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from set" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from set" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from set" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from set" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -402,7 +402,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from get" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from get" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from get" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from get" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from get" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from get" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from get" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from get" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -410,7 +410,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show-props" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show-props" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show-props" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show-props" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show-props" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show-props" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show-props" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show-props" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -418,7 +418,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from rules" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from rules" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from rules" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from rules" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from rules" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from rules" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from rules" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from rules" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -428,7 +428,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from qemu-args" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from qemu-args" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from qemu-args" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from qemu-args" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from qemu-args" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from qemu-args" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from qemu-args" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from qemu-args" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -436,7 +436,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from libvirt-xml" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from libvirt-xml" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from libvirt-xml" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from libvirt-xml" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from libvirt-xml" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from libvirt-xml" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from libvirt-xml" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from libvirt-xml" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -444,7 +444,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and not __fish_seen_subcommand_from add remove show set reset get show-props" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and not __fish_seen_subcommand_from add remove show set reset get show-props" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and not __fish_seen_subcommand_from add remove show set reset get show-props" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand flow; and not __fish_seen_subcommand_from add remove show set reset get show-props" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and not __fish_seen_subcommand_from add remove show set reset get show-props" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and not __fish_seen_subcommand_from add remove show set reset get show-props" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and not __fish_seen_subcommand_from add remove show set reset get show-props" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and not __fish_seen_subcommand_from add remove show set reset get show-props" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -464,7 +464,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from add" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from add" -l may-exist -d 'Succeed if it exists already and is as asked'
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from add" -l dry-run -d 'Change nothing, and write what would be'
-complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from add" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from add" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from add" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from add" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from add" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -474,7 +474,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from remove" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from remove" -l if-exists -d 'Succeed if there is none of this name'
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from remove" -l dry-run -d 'Change nothing, and write what would be'
-complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from remove" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from remove" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from remove" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from remove" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from remove" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -485,7 +485,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from show" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from show" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from show" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from show" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from show" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from show" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from show" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from show" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -494,7 +494,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from set" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from set" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from set" -l dry-run -d 'Change nothing, and write what would be'
-complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from set" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from set" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from set" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from set" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from set" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -503,7 +503,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from reset" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from reset" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from reset" -l dry-run -d 'Change nothing, and write what would be'
-complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from reset" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from reset" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from reset" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from reset" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from reset" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -511,7 +511,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from get" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from get" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from get" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from get" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from get" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from get" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from get" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from get" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -519,7 +519,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from show-props" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from show-props" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from show-props" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from show-props" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from show-props" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from show-props" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from show-props" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_subcommand_from show-props" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -527,7 +527,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand flow; and __fish_seen_
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and not __fish_seen_subcommand_from create list get set destroy rename stat" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and not __fish_seen_subcommand_from create list get set destroy rename stat" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and not __fish_seen_subcommand_from create list get set destroy rename stat" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand vnd; and not __fish_seen_subcommand_from create list get set destroy rename stat" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and not __fish_seen_subcommand_from create list get set destroy rename stat" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and not __fish_seen_subcommand_from create list get set destroy rename stat" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and not __fish_seen_subcommand_from create list get set destroy rename stat" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and not __fish_seen_subcommand_from create list get set destroy rename stat" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -545,7 +545,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_s
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from create" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from create" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from create" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from create" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from create" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from create" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from create" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from create" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -554,7 +554,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_s
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from list" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from list" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from list" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from list" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from list" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from list" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from list" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from list" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -563,7 +563,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_s
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from get" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from get" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from get" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from get" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from get" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from get" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from get" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from get" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -572,7 +572,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_s
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from set" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from set" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from set" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from set" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from set" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from set" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from set" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from set" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -582,7 +582,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_s
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from destroy" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from destroy" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from destroy" -l if-exists -d 'Succeed if there is none of this name'
-complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from destroy" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from destroy" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from destroy" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from destroy" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from destroy" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -591,7 +591,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_s
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from rename" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from rename" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from rename" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from rename" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from rename" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from rename" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from rename" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from rename" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -600,7 +600,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_s
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from stat" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from stat" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from stat" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from stat" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from stat" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from stat" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from stat" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from stat" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -608,7 +608,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_s
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and not __fish_seen_subcommand_from show add delete flush" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and not __fish_seen_subcommand_from show add delete flush" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and not __fish_seen_subcommand_from show add delete flush" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand fdb; and not __fish_seen_subcommand_from show add delete flush" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and not __fish_seen_subcommand_from show add delete flush" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and not __fish_seen_subcommand_from show add delete flush" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and not __fish_seen_subcommand_from show add delete flush" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and not __fish_seen_subcommand_from show add delete flush" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -624,7 +624,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_s
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from show" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from show" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from show" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from show" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from show" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from show" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from show" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from show" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -636,7 +636,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_s
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from add" -l sticky -d 'Sticky instead of static'
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from add" -l may-exist -d 'Succeed if it exists already and is as asked'
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from add" -l dry-run -d 'Change nothing, and write what would be'
-complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from add" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from add" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from add" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from add" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from add" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -646,7 +646,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_s
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from delete" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from delete" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from delete" -l if-exists -d 'Succeed if there is no such entry'
-complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from delete" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from delete" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from delete" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from delete" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from delete" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -657,7 +657,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_s
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from flush" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from flush" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from flush" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from flush" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from flush" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from flush" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from flush" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from flush" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -665,7 +665,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_s
 complete -c windlass -n "__fish_windlass_using_subcommand worker; and not __fish_seen_subcommand_from show move" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand worker; and not __fish_seen_subcommand_from show move" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand worker; and not __fish_seen_subcommand_from show move" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand worker; and not __fish_seen_subcommand_from show move" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand worker; and not __fish_seen_subcommand_from show move" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand worker; and not __fish_seen_subcommand_from show move" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand worker; and not __fish_seen_subcommand_from show move" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand worker; and not __fish_seen_subcommand_from show move" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -677,7 +677,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_see
 complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from show" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from show" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from show" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from show" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from show" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from show" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from show" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from show" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -686,7 +686,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_see
 complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from move" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from move" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from move" -l table -d 'MEMBER is a bridge: its forwarding table is moved'
-complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from move" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from move" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from move" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from move" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from move" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -694,7 +694,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_see
 complete -c windlass -n "__fish_windlass_using_subcommand status" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand status" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand status" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand status" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand status" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand status" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand status" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand status" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -705,7 +705,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand stat" -s o -l output -
 complete -c windlass -n "__fish_windlass_using_subcommand stat" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand stat" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand stat" -l drops -d 'Drops by reason'
-complete -c windlass -n "__fish_windlass_using_subcommand stat" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand stat" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand stat" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand stat" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand stat" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -715,7 +715,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand metrics" -l token-file
 complete -c windlass -n "__fish_windlass_using_subcommand metrics" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand metrics" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand metrics" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand metrics" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand metrics" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand metrics" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand metrics" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand metrics" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -724,7 +724,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand apply" -s o -l output 
 complete -c windlass -n "__fish_windlass_using_subcommand apply" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand apply" -l socket -d 'The daemon\'s control socket' -r -F
 complete -c windlass -n "__fish_windlass_using_subcommand apply" -l dry-run -d 'Change nothing, and write what would be'
-complete -c windlass -n "__fish_windlass_using_subcommand apply" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand apply" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand apply" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand apply" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand apply" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -732,7 +732,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand apply" -s h -l help -d
 complete -c windlass -n "__fish_windlass_using_subcommand export" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand export" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand export" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand export" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand export" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand export" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand export" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand export" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -741,7 +741,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand monitor" -s c -l count
 complete -c windlass -n "__fish_windlass_using_subcommand monitor" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand monitor" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand monitor" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand monitor" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand monitor" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand monitor" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand monitor" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand monitor" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -753,7 +753,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand snoop" -s c -l count -
 complete -c windlass -n "__fish_windlass_using_subcommand snoop" -s s -l length -d 'Capture so many bytes of each frame, 0 for all [default: all]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand snoop" -s C -l file-size -d 'Begin another file after so many million bytes' -r
 complete -c windlass -n "__fish_windlass_using_subcommand snoop" -s W -l file-count -d 'Write so many files in turn, the first again after the last' -r
-complete -c windlass -n "__fish_windlass_using_subcommand snoop" -s Q -l direction -d 'Which frames of a VNIC: those that its guest or program receives (in), sends (out), or all; of an uplink the host\'s' -r -f -a "in\t'Received'
+complete -c windlass -n "__fish_windlass_using_subcommand snoop" -s Q -l direction -d 'Which frames of a VNIC: those that its guest or program receives (in), sends (out), or both (inout); of an uplink the host\'s' -r -f -a "in\t'Received'
 out\t'Sent'
 inout\t'All'"
 complete -c windlass -n "__fish_windlass_using_subcommand snoop" -s B -l buffer -d 'Room for frames that are not read yet, in KiB for each worker' -r
@@ -763,7 +763,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand snoop" -l socket -d 'T
 complete -c windlass -n "__fish_windlass_using_subcommand snoop" -l drops -d 'Capture frames that died, too, with the reason'
 complete -c windlass -n "__fish_windlass_using_subcommand snoop" -s v -l verbose -d 'Write the link header and fields of the IP header, too'
 complete -c windlass -n "__fish_windlass_using_subcommand snoop" -s x -l hex -d 'Write the bytes of each frame, too'
-complete -c windlass -n "__fish_windlass_using_subcommand snoop" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand snoop" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand snoop" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand snoop" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand snoop" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -786,7 +786,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand gen" -l replay -d 'Sen
 complete -c windlass -n "__fish_windlass_using_subcommand gen" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand gen" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand gen" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand gen" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand gen" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand gen" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand gen" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand gen" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -798,7 +798,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand sink" -s i -l interval
 complete -c windlass -n "__fish_windlass_using_subcommand sink" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand sink" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand sink" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand sink" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand sink" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand sink" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand sink" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand sink" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -820,7 +820,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand extcap" -l extcap-dlts
 complete -c windlass -n "__fish_windlass_using_subcommand extcap" -l extcap-config -d 'List its options'
 complete -c windlass -n "__fish_windlass_using_subcommand extcap" -l capture -d 'Capture'
 complete -c windlass -n "__fish_windlass_using_subcommand extcap" -l drops -d 'As of snoop'
-complete -c windlass -n "__fish_windlass_using_subcommand extcap" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand extcap" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand extcap" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand extcap" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand extcap" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -835,7 +835,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand run" -l unix -d 'Accel
 complete -c windlass -n "__fish_windlass_using_subcommand run" -l no-unix -d 'Keep Unix sockets on the kernel'
 complete -c windlass -n "__fish_windlass_using_subcommand run" -s v -l verbose -d 'Say on stderr which library and which broker are used. At its end each process says there what its connections did: how many joined, the bytes by ring and by kernel, and why others stayed on the kernel. A process that a signal kills says nothing'
 complete -c windlass -n "__fish_windlass_using_subcommand run" -l check -d 'Only say whether the program can be accelerated, and why not; do not run it. Scripts are followed to their interpreter'
-complete -c windlass -n "__fish_windlass_using_subcommand run" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand run" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand run" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand run" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand run" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -845,7 +845,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand sockets" -s c -l count
 complete -c windlass -n "__fish_windlass_using_subcommand sockets" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand sockets" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand sockets" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand sockets" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand sockets" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand sockets" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand sockets" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand sockets" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -853,7 +853,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand sockets" -s h -l help 
 complete -c windlass -n "__fish_windlass_using_subcommand stackdump" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand stackdump" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand stackdump" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand stackdump" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand stackdump" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand stackdump" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand stackdump" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand stackdump" -l no-color -d 'Write no colours; so does NO_COLOR'
@@ -861,7 +861,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand stackdump" -s h -l hel
 complete -c windlass -n "__fish_windlass_using_subcommand __complete" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand __complete" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand __complete" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand __complete" -s j -l json -d 'Write JSON: an array of objects; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand __complete" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
 complete -c windlass -n "__fish_windlass_using_subcommand __complete" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
 complete -c windlass -n "__fish_windlass_using_subcommand __complete" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand __complete" -l no-color -d 'Write no colours; so does NO_COLOR'

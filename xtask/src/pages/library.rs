@@ -91,7 +91,7 @@ const PAGES: &[Calls] = &[
         description: &[
             "windlass_open() asks the daemon for the vnd device of this name in this zone, \"global\" or another, and opens it with rings as large as its rxbuf and its txbuf ask for. It can fail \
              as windlass_create(3), too.",
-            "windlass_open_socket() opens the device behind a memif socket: that of a VNIC made with \"--attach memif,role=server\". A device has \
+            "windlass_open_socket() opens the device behind a memif socket: that of a vnd device, which \"windlass vnd list -o all\" shows, or of a VNIC made with \"--attach memif,role=server\". A device has \
              one consumer at a time. A handle is NULL after a failure: see windlass_errno(3).",
             "flags is 0 or a sum. With WINDLASS_NONBLOCK, calls return EAGAIN where they would sleep; windlass_set_nonblock() changes that. \
              WINDLASS_OFFLOAD_CSUM and WINDLASS_OFFLOAD_GSO ask for frames that are not finished: see windlass_frameio_read_offload(3).",

@@ -61,8 +61,8 @@ fn program(command: &Command) -> Result<Page> {
         "Data goes to stdout, everything else to stderr. Without an option it is a table for people: \
          it may change. -p -o is for scripts: fields between colons, with a colon or a backslash in a \
          value preceded by a backslash unless there is one field only. --json is for programs: an array \
-         of objects, to which keys may be added, but none is removed or changes its type; monitor \
-         writes one object a line. A missing value is --, one that is not known ?.",
+         of objects, to which keys may be added, but none is removed or changes its type; gen and sink \
+         write one array a line, monitor one object a line. A missing value is --, one that is not known ?.",
     );
     page.paragraph(
         "A failure is one line on stderr: what failed, why, and what to do. With --json it is an object \
@@ -295,10 +295,7 @@ fn of_object(command: &Command, object: &Command) -> Page {
                 .unwrap_or_default(),
         );
         for arg in verb.get_arguments().filter(|arg| is_own(arg)) {
-            page.term(
-                &term(arg),
-                &arg.get_help().map(ToString::to_string).unwrap_or_default(),
-            );
+            page.term(&term(arg), &help(arg));
         }
     }
     page.paragraph("Options that every command takes are in windlass(8).");
@@ -405,6 +402,18 @@ fn term(arg: &Arg) -> String {
         String::new()
     };
     format!("{}{value}", names.join(", "))
+}
+
+/// What an argument is, and the value that it has if it is not given.
+fn help(arg: &Arg) -> String {
+    let mut text = arg.get_help().map(ToString::to_string).unwrap_or_default();
+    let values = arg.get_default_values().iter();
+    let values: Vec<_> = values.map(|value| value.to_string_lossy()).collect();
+    let default = values.join(" ");
+    if arg.get_action().takes_values() && !default.is_empty() {
+        text.push_str(&format!(" [default: {default}]"));
+    }
+    text
 }
 
 fn synopsis(path: &str, command: &Command) -> String {

@@ -50,7 +50,7 @@ pub const EXIT_CODES: &str = "Exit codes: 0 done, 1 refused, 2 wrong usage, 3 da
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Options of every command")]
 pub(crate) struct Global {
-    /// Write JSON: an array of objects; errors as {code, message, details}.
+    /// Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}.
     #[arg(short, long, global = true, conflicts_with = "parsable")]
     pub(crate) json: bool,
     /// Write fields between colons, for scripts; needs -o.

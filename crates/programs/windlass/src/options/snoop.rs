@@ -31,7 +31,7 @@ pub(crate) struct SnoopArgs {
     #[arg(short = 'W', long, value_name = "FILES", requires = "file_size",
           value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub(crate) file_count: Option<u64>,
-    /// Which frames of a VNIC: those that its guest or program receives (in), sends (out), or all; of an uplink the host's.
+    /// Which frames of a VNIC: those that its guest or program receives (in), sends (out), or both (inout); of an uplink the host's.
     #[arg(short = 'Q', long, value_name = "WAY", default_value = "inout")]
     pub(crate) direction: Way,
     /// Capture frames that died, too, with the reason.
