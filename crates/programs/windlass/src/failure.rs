@@ -78,9 +78,7 @@ impl Failure {
         }
         let details = match error {
             Error::Refused(body) => {
-                if code != ErrorCode::Exists {
-                    todo = "";
-                }
+                todo = "";
                 body.details
             }
             _ => Vec::new(),
@@ -191,7 +189,6 @@ fn advice(code: ErrorCode) -> &'static str {
             "start windlassd, or name its socket with --socket or WINDLASS_SOCKET"
         }
         ErrorCode::Malformed => "see that windlass and windlassd are of one version",
-        ErrorCode::Exists => "use --may-exist if that is well, or \"set\" to change it",
         ErrorCode::Timeout => {
             "see with \"show\" whether it was done after all, or allow more with --timeout"
         }

@@ -81,7 +81,12 @@ pub(crate) fn create<O: Object>(
         }
     };
     match result {
-        Err(failure) if failure.code() == Some(ErrorCode::Exists) && how.may_exist => {
+        Err(failure) if failure.code() == Some(ErrorCode::Exists) && !how.may_exist => {
+            let kind = O::KIND;
+            let todo = format!("use --may-exist, or \"windlass {kind} set\" to change it");
+            Err(failure.advise(todo))
+        }
+        Err(failure) if failure.code() == Some(ErrorCode::Exists) => {
             let view = session.client(&what)?.get::<O>(object.name());
             let have = O::of(view.map_err(|error| Failure::of(&*what, error))?);
             let differences = have.differences(object);
@@ -103,14 +108,8 @@ pub(crate) fn create<O: Object>(
 
 fn exists<O: Object>(name: &Name) -> Failure {
     let kind = O::KIND;
-    let todo = format!("use --may-exist, or \"windlass {kind} set\" to change it");
     let why = format!("{kind} \"{name}\" exists already");
-    Failure::new(
-        ErrorCode::Exists,
-        format!("create {kind} {name}"),
-        why,
-        todo,
-    )
+    Failure::new(ErrorCode::Exists, format!("create {kind} {name}"), why, "")
 }
 
 /// Removes an object.

@@ -84,6 +84,11 @@ fn seconds(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_secs_f64(seconds))
 }
 
+/// A whole number of this range. It is read as a signed one, so that the range is told of a negative one, too.
+fn number(range: impl std::ops::RangeBounds<i64>) -> clap::builder::RangedI64ValueParser<u64> {
+    clap::builder::RangedI64ValueParser::new().range(range)
+}
+
 fn interval(text: &str) -> Result<Duration, String> {
     let interval = seconds(text)?;
     if interval < Duration::from_millis(10) {
@@ -369,7 +374,7 @@ pub(crate) struct Repeat {
     pub(crate) interval: Option<Duration>,
     /// Show so many times.
     #[arg(short, long, value_name = "COUNT", requires = "interval",
-          value_parser = clap::value_parser!(u64).range(1..))]
+          value_parser = number(1..))]
     pub(crate) count: Option<u64>,
 }
 
@@ -889,13 +894,14 @@ pub(crate) struct ApplyArgs {
 #[derive(Debug, Args)]
 pub(crate) struct MonitorArgs {
     /// End after so many events.
-    #[arg(short, long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short, long, value_name = "COUNT", value_parser = number(1..))]
     pub(crate) count: Option<u64>,
 }
 
 /// The whole command line, with the properties of each kind of object in the help of its verbs.
 pub(crate) fn command() -> clap::Command {
-    each(<Options as clap::CommandFactory>::command(), |object| {
+    let command = with_negative_numbers(<Options as clap::CommandFactory>::command());
+    each(command, |object| {
         let scope = match object.get_name() {
             "zone" => Scope::Zone,
             "bridge" => Scope::Bridge,
@@ -910,6 +916,15 @@ pub(crate) fn command() -> clap::Command {
             _ => verb,
         })
     })
+}
+
+/// The command whose arguments take negative numbers, so that each says which numbers it has, instead of the parser that there is no option `-5`.
+fn with_negative_numbers(command: clap::Command) -> clap::Command {
+    let command = command.mut_args(|arg| match arg.get_action().takes_values() {
+        true => arg.allow_negative_numbers(true),
+        false => arg,
+    });
+    each(command, with_negative_numbers)
 }
 
 /// The command with every subcommand changed, and their order kept.

@@ -5,6 +5,7 @@ use windlass_api::{
     ErrorCode, Properties, PropertyPatch, Scope, VndCreate, VndName, VndPatch, VndView, Zone,
     ZoneRef, properties,
 };
+use windlass_client::Error;
 
 use crate::Session;
 use crate::create::assigned;
@@ -126,7 +127,18 @@ fn create(session: &mut Session<'_>, args: &VndCreateArgs) -> Result<(), Failure
         properties: json_of(&set)?,
     };
     let applied = session.client(&what)?.create_vnd(&vnd);
-    session.applied(&applied.map_err(|error| Failure::of(what, error))?, false)
+    session.applied(&applied.map_err(|error| refused(what, error))?, false)
+}
+
+/// Why a device was not made or changed; a name that another device has is to be given up first.
+fn refused(what: String, error: Error) -> Failure {
+    let failure = Failure::of(what, error);
+    match failure.code() {
+        Some(ErrorCode::Exists) => {
+            failure.advise("take another name, or remove that device with \"windlass vnd destroy\"")
+        }
+        _ => failure,
+    }
 }
 
 /// Properties as a request has them.
@@ -280,7 +292,7 @@ fn change(
     let what = format!("{verb} vnd {name}");
     let zone = zone(session, &what, within)?;
     let applied = session.client(&what)?.change_vnd(&zone, name, patch);
-    session.applied(&applied.map_err(|error| Failure::of(what, error))?, false)
+    session.applied(&applied.map_err(|error| refused(what, error))?, false)
 }
 
 fn destroy(session: &mut Session<'_>, args: &VndDestroy) -> Result<(), Failure> {

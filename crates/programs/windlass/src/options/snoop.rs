@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, ValueHint};
 use windlass_api::{CaptureDirection, Name};
 
+use super::number;
+
 /// Arguments of `snoop`.
 #[derive(Debug, Args)]
 pub(crate) struct SnoopArgs {
@@ -18,18 +20,18 @@ pub(crate) struct SnoopArgs {
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) write: Option<PathBuf>,
     /// End after so many frames.
-    #[arg(short, long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short, long, value_name = "COUNT", value_parser = number(1..))]
     pub(crate) count: Option<u64>,
     /// Capture so many bytes of each frame, 0 for all [default: all].
     #[arg(short = 's', long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(..=262_144))]
     pub(crate) length: Option<u32>,
     /// Begin another file after so many million bytes.
     #[arg(short = 'C', long, value_name = "MEGABYTES", requires = "write",
-          value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+          value_parser = number(1..=1_000_000))]
     pub(crate) file_size: Option<u64>,
     /// Write so many files in turn, the first again after the last.
     #[arg(short = 'W', long, value_name = "FILES", requires = "file_size",
-          value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+          value_parser = number(1..=1_000_000))]
     pub(crate) file_count: Option<u64>,
     /// Which frames of a VNIC: those that its guest or program receives (in), sends (out), or both (inout); of an uplink the host's.
     #[arg(short = 'Q', long, value_name = "WAY", default_value = "inout")]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, ValueHint};
 use windlass_api::MacAddr;
 
-use super::{InZone, interval, seconds};
+use super::{InZone, interval, number, seconds};
 use crate::traffic::{Rate, Sizes, Station};
 
 /// The device, and how long and how often.
@@ -19,7 +19,7 @@ pub(crate) struct At {
     #[command(flatten)]
     pub(crate) within: InZone,
     /// End after so many frames.
-    #[arg(short, long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short, long, value_name = "COUNT", value_parser = number(1..))]
     pub(crate) count: Option<u64>,
     /// End after so many seconds.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]

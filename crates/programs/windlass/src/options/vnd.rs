@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueHint};
 use windlass_api::{Name, VndName, ZoneRef};
 
-use super::{Repeat, interval};
+use super::{Repeat, interval, number};
 
 /// What may be done with a vnd device.
 #[derive(Debug, Subcommand)]
@@ -118,7 +118,7 @@ pub(crate) struct VndStat {
     #[arg(value_name = "INTERVAL", value_parser = interval, value_hint = ValueHint::Other)]
     interval: Option<Duration>,
     /// Show so many times.
-    #[arg(value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..), value_hint = ValueHint::Other)]
+    #[arg(value_name = "COUNT", value_parser = number(1..), value_hint = ValueHint::Other)]
     count: Option<u64>,
     /// Only devices of this zone.
     #[arg(short, long, value_name = "ZONE")]

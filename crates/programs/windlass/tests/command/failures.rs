@@ -133,6 +133,19 @@ fn names_that_exist() {
     let ran = fake.run("vnic create v0 --bridge br0");
     assert_eq!(ran.code, 5);
     assert!(ran.err.contains("--may-exist"), "{}", ran.err);
+    for (request, words) in [
+        ("POST /v1/vnds", "vnd create d0 -z global"),
+        ("PATCH /v1/vnds/global/d0", "vnd rename d0 d1 -z global"),
+    ] {
+        let fake = Fake::start().refuse(request, 409, "exists", "it exists already");
+        let ran = fake.run(words);
+        assert_eq!(ran.code, 5, "{}", ran.err);
+        assert!(
+            ran.err.contains("vnd destroy") && !ran.err.contains("--may-exist"),
+            "{}",
+            ran.err
+        );
+    }
     let silent = Ran {
         code: 0,
         out: String::new(),
@@ -190,6 +203,19 @@ fn mistakes_are_told() {
         "{refused}"
     );
     assert!(told("vnic show -o nmae").contains("\"name\"?"));
+    for (words, said) in [
+        (
+            "gen p0 --dst-mac p1 --rate -5",
+            "not a number from 1 to 1000G",
+        ),
+        ("snoop -d v0 -w f -C -1", "-1 is not in 1..=1000000"),
+        ("vnd stat -1", "not a number of seconds from 0"),
+        ("stat -i -1", "not a number of seconds from 0"),
+        ("vnic show --timeout -1", "not a number of seconds from 0"),
+    ] {
+        let told = told(words);
+        assert!(told.contains(said), "{words}: {told}");
+    }
     assert!(told("vnic show -p").contains("-p needs -o"));
     let json: serde_json::Value = serde_json::from_str(&told("vnci show --json")).expect("JSON");
     assert_eq!(json["code"], "usage");
