@@ -76,6 +76,13 @@ pub(crate) fn run(
     args: &SnoopArgs,
     is_by_person: bool,
 ) -> Result<(), Failure> {
+    if session.options.json || session.options.fields.is_some() {
+        let todo = "with -w it writes a file for \"tshark -T json -r FILE\"";
+        return Err(Failure::usage(
+            "snoop writes frames as text or pcapng",
+            todo,
+        ));
+    }
     let what = format!("capture {}", args.link);
     let snap = match args.length {
         None | Some(0) => SNAP,

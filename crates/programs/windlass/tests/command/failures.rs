@@ -217,6 +217,13 @@ fn mistakes_are_told() {
         assert!(told.contains(said), "{words}: {told}");
     }
     assert!(told("vnic show -p").contains("-p needs -o"));
+    for words in ["snoop -d v0 --json", "snoop -d v0 -o time"] {
+        let told = told(words);
+        assert!(
+            told.contains("snoop writes frames as text"),
+            "{words}: {told}"
+        );
+    }
     let json: serde_json::Value = serde_json::from_str(&told("vnci show --json")).expect("JSON");
     assert_eq!(json["code"], "usage");
 }
