@@ -363,6 +363,12 @@ fn a_malformed_capture_is_refused() {
         "{}",
         cut.err
     );
+    // The head, and a frame that was captured in part.
+    let partial = [&pcap[..24], &pcap[100..176]].concat();
+    let none = replay(&partial);
+    assert_eq!(none.code, 1, "{}", none.err);
+    let said = "none of its 1 frames can be sent: they were captured in part";
+    assert!(none.err.contains(said), "{}", none.err);
     pcap[20] = 113;
     for (bytes, said) in [
         (&pcap[..], "link type 113"),
@@ -374,6 +380,8 @@ fn a_malformed_capture_is_refused() {
         assert!(done.err.contains(said), "{}", done.err);
     }
     daemon.refuses(4, "gen p0 --replay /no/such/file");
+    let told = daemon.refuses(1, "gen p0 --replay /");
+    assert!(told.contains("name a pcap or pcapng file"), "{told}");
 }
 
 /// Generator and sink go on with the next daemon when theirs is killed: every frame comes, and of a burst some may come twice.
@@ -464,6 +472,13 @@ fn names_of_devices() {
             "not of one IP version",
         ),
         (2, "gen p0 --dst-mac p1 --rate 0", "not a number from 1"),
+        (
+            2,
+            "gen p0 --dst-mac p1 --size 10",
+            "frames of 10 bytes cannot",
+        ),
+        (4, "gen p0 --dst-mac nodev", "windlass vnic show"),
+        (4, "snoop -d nodev", "windlass vnic show"),
         (
             2,
             "gen p0 --dst-mac p1 --rate 5 --bps 5",

@@ -27,11 +27,8 @@ pub(crate) fn run(session: &mut Session<'_>, args: &GenArgs) -> Result<(), Failu
     };
     let mut replay = Replay::open(path)?;
     let sent = send_all(session, args, &chosen, &open.device, &mut replay, rate);
-    if replay.left_out() > 0 {
-        eprintln!(
-            "windlass: {} frames were not sent: they were captured in part, or no device takes their length",
-            replay.left_out()
-        );
+    if let Some(told) = replay.left_out() {
+        eprintln!("windlass: {told}");
     }
     sent
 }

@@ -360,7 +360,11 @@ fn list_hint<O: Object>() -> String {
 }
 
 /// If the object was not found, the same failure with the name that was probably meant.
-fn suggest<O: Object>(session: &mut Session<'_>, name: &Name, failure: Failure) -> Failure {
+pub(crate) fn suggest<O: Object>(
+    session: &mut Session<'_>,
+    name: &Name,
+    failure: Failure,
+) -> Failure {
     if failure.code() != Some(ErrorCode::NotFound) {
         return failure;
     }

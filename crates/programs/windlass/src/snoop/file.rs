@@ -28,6 +28,8 @@ struct Interface {
 /// Where frames are written.
 pub(super) struct Files<'a> {
     path: PathBuf,
+    /// The file at hand.
+    name: PathBuf,
     out: BufWriter<Box<dyn Write + 'a>>,
     blocks: Blocks,
     snap: u32,
@@ -64,6 +66,7 @@ impl<'a> Files<'a> {
         };
         let mut files = Files {
             path: path.into(),
+            name,
             out: BufWriter::with_capacity(BUFFER, out),
             blocks: Blocks::default(),
             snap,
@@ -131,8 +134,8 @@ impl<'a> Files<'a> {
         self.statistics(None)?;
         self.flush()?;
         self.files += 1;
-        let name = name(&self.path, self.files, self.bytes_max, self.files_max);
-        self.out = BufWriter::with_capacity(BUFFER, Box::new(create(&name)?));
+        self.name = name(&self.path, self.files, self.bytes_max, self.files_max);
+        self.out = BufWriter::with_capacity(BUFFER, Box::new(create(&self.name)?));
         self.begin()
     }
 
@@ -140,7 +143,7 @@ impl<'a> Files<'a> {
         if error.kind() == io::ErrorKind::BrokenPipe {
             return Failure::Pipe;
         }
-        let what = format!("write {}", self.path.display());
+        let what = format!("write {}", self.name.display());
         let todo = "what was written before can be read";
         Failure::new(ErrorCode::Host, what, error.to_string(), todo)
     }

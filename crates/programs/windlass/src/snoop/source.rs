@@ -77,7 +77,7 @@ impl Source {
             let answer =
                 serde_json::from_slice(&line).map_err(|error| broken(error.to_string()))?;
             match answer {
-                CaptureAnswer::Refused(body) => Err(Failure::of(what, Error::Refused(body))),
+                CaptureAnswer::Refused(body) => Err(refused(what, body)),
                 answer => Ok((answer, memory)),
             }
         };
@@ -245,5 +245,16 @@ fn hear(socket: &OwnedFd, said: &mut Vec<u8>) -> Result<(Vec<u8>, Option<OwnedFd
         if received.bytes == 0 || said.len() > ANSWER_BYTES_MAX {
             return Ok((std::mem::take(said), memory));
         }
+    }
+}
+
+/// Why the daemon does not capture.
+fn refused(what: &str, body: ErrorBody) -> Failure {
+    let failure = Failure::of(what, Error::Refused(body));
+    match failure.code() {
+        Some(ErrorCode::NotFound) => failure.advise(
+            "\"windlass vnic show\", \"windlass uplink show\" and \"windlass bridge show\" list links",
+        ),
+        _ => failure,
     }
 }

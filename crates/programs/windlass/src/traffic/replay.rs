@@ -13,6 +13,9 @@ use crate::failure::Failure;
 /// Frames that a device takes.
 const SENT: std::ops::RangeInclusive<usize> = 14..=65_557;
 
+/// Why frames are left out.
+const LEFT_OUT: &str = "they were captured in part, or no device takes their length";
+
 /// A file that is read as it is sent: it may be of any length.
 #[derive(Debug)]
 pub(crate) struct Replay {
@@ -21,6 +24,7 @@ pub(crate) struct Replay {
     frame: Vec<u8>,
     /// What is in `frame`, if it was not taken.
     next: Option<Next>,
+    has_taken: bool,
     /// Frames that were captured in part, or that are too short or too long for any device.
     left_out: u64,
 }
@@ -35,13 +39,33 @@ impl Replay {
             packets,
             frame: Vec::new(),
             next: None,
+            has_taken: false,
             left_out: 0,
         })
     }
 
-    /// Frames that cannot be sent.
-    pub(crate) fn left_out(&self) -> u64 {
-        self.left_out
+    /// What is to be said of frames that cannot be sent.
+    pub(crate) fn left_out(&self) -> Option<String> {
+        (self.has_taken && self.left_out > 0)
+            .then(|| format!("{} frames were not sent: {LEFT_OUT}", self.left_out))
+    }
+}
+
+impl Replay {
+    /// There are no more. That there were some, and none could be sent, is a failure.
+    fn end(&self) -> Result<Option<Next>, Failure> {
+        if self.has_taken || self.left_out == 0 {
+            return Ok(None);
+        }
+        Err(Failure::new(
+            ErrorCode::Invalid,
+            format!("replay {}", self.path.display()),
+            format!(
+                "none of its {} frames can be sent: {LEFT_OUT}",
+                self.left_out
+            ),
+            "\"windlass snoop -w\" and \"tcpdump -s 0 -w\" capture whole frames",
+        ))
     }
 }
 
@@ -53,7 +77,7 @@ impl Frames for Replay {
                 .read()
                 .map_err(|error| fault(&self.path, &error))?;
             let Some(packet) = read else {
-                return Ok(None);
+                return self.end();
             };
             let bytes = packet.bytes.len();
             if packet.len as usize != bytes || !SENT.contains(&bytes) {
@@ -73,6 +97,7 @@ impl Frames for Replay {
     fn take(&mut self, _due_ns: u64, to: &mut Vec<u8>) {
         to.extend(&self.frame);
         self.next = None;
+        self.has_taken = true;
     }
 }
 
@@ -80,6 +105,9 @@ fn fault(path: &Path, error: &ReadError) -> Failure {
     let (code, todo) = match error {
         ReadError::Io(error) if error.kind() == std::io::ErrorKind::NotFound => {
             (ErrorCode::NotFound, "see its name")
+        }
+        ReadError::Io(error) if error.kind() == std::io::ErrorKind::IsADirectory => {
+            (ErrorCode::Invalid, "name a pcap or pcapng file")
         }
         ReadError::Io(_) => (ErrorCode::Host, "see that you may read it"),
         ReadError::Cut(_) => (ErrorCode::Invalid, "what was before it was sent"),

@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-use windlass_api::{MacAddr, Name};
+use windlass_api::{MacAddr, Name, Vnic};
 use windlass_wire::build::{Ends, Link, udp_frame};
 use windlass_wire::checksum::Sum;
 use windlass_wire::ether::proto;
@@ -15,6 +15,7 @@ use super::mark::{MARK_BYTES, Mark};
 use super::{Frames, Next};
 use crate::Session;
 use crate::failure::Failure;
+use crate::objects::suggest;
 use crate::options::GenArgs;
 
 /// Longest frame: an Ethernet header and the longest IPv4 packet.
@@ -128,7 +129,13 @@ impl Template {
             Failure::usage(why, "name one with --src-mac")
         })?;
         let dst = match &args.dst_mac {
-            Some(station) => station.mac(session, what)?,
+            Some(station) => {
+                let mac = station.mac(session, what);
+                mac.map_err(|failure| match station {
+                    Station::Vnic(vnic) => suggest::<Vnic>(session, vnic, failure),
+                    Station::Mac(_) => failure,
+                })?
+            }
             None => MacAddr([0xff; 6]),
         };
         let ends = ends(args.src_ip, args.dst_ip)?;
@@ -139,7 +146,11 @@ impl Template {
         }
         let most = open.frame_max.unwrap_or(FRAME_MAX);
         if min < least || max > most {
-            let why = format!("frames of {min} to {max} bytes cannot be sent");
+            let bytes = match min == max {
+                true => format!("{min}"),
+                false => format!("{min} to {max}"),
+            };
+            let why = format!("frames of {bytes} bytes cannot be sent");
             let todo = format!("with these addresses, --size is {least} to {most}");
             return Err(Failure::usage(why, todo));
         }
