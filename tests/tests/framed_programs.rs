@@ -49,7 +49,7 @@ fn compile(lab: &Lab, source: &Path, shared: bool) -> PathBuf {
         true => cc.arg("-L").arg(prefix.join("lib")).arg("-lwindlass"),
         false => {
             cc.arg(prefix.join("lib/libwindlass.a"))
-                .args(["-lgcc_s", "-lpthread", "-ldl", "-lm"])
+                .args(["-static", "-lpthread", "-ldl", "-lm"])
         }
     };
     let done = run(&mut cc);
