@@ -10,6 +10,8 @@ import windlass
 
 
 def main():
+    if len(sys.argv) != 2:
+        sys.exit("usage: python3 count.py SOCKET")
     counts = collections.Counter()
     with windlass.open_socket(sys.argv[1]) as device:
         print("counting", flush=True)

@@ -6,8 +6,8 @@
                 print(len(frame), bytes(frame[:14]).hex())
         device.write([frame, frame])                # all of up to 32 leave together, or none
 
-A failed call raises OSError with its errno: BlockingIOError for a nonblocking device that is not ready, PermissionError and so on. One thread
-reads at a time, many may write. See windlass_open(3), windlass_frameio_read(3) and windlass_peek(3).
+A failed call raises OSError with its errno: BlockingIOError for a nonblocking device that is not ready, PermissionError and so on. Calls of a
+closed device raise ValueError. One thread reads at a time, many may write. See windlass_open(3), windlass_frameio_read(3) and windlass_peek(3).
 """
 import contextlib
 import ctypes
@@ -71,10 +71,10 @@ def _load():
 _lib = _load()
 
 
-def _call(function, *arguments):
-    """Calls; again after a signal, whose Python handler runs before."""
+def _call(function, device, *arguments):
+    """Calls; again after a signal, whose Python handler runs before. The device may be closed by that handler."""
     while True:
-        result = function(*arguments)
+        result = function(device._open_handle(), *arguments)
         if result != -1:
             return result
         number = ctypes.get_errno()
@@ -109,7 +109,12 @@ class Device:
     """An open device: a context manager, whose end closes it. fileno() is for select and event loops."""
 
     def __init__(self, handle):
-        self._as_parameter_ = handle
+        self._handle = handle
+
+    def _open_handle(self):
+        if self._handle is None:
+            raise ValueError("the device is closed")
+        return self._handle
 
     def __enter__(self):
         return self
@@ -119,7 +124,7 @@ class Device:
 
     def close(self):
         """Waits until the daemon has taken what was written, at most 1 s."""
-        handle, self._as_parameter_ = self._as_parameter_, None
+        handle, self._handle = self._handle, None
         if handle is not None:
             _lib.windlass_close(handle)
 
@@ -129,6 +134,8 @@ class Device:
 
     def drain(self, seconds):
         """Waits until the daemon has taken every frame."""
+        if seconds < 0:
+            raise ValueError("the time is negative")
         _call(_lib.windlass_drain, self, int(seconds * 1000))
 
     def fileno(self):
@@ -189,10 +196,13 @@ class Device:
                 buffer.release()
             for buf, length in zip(bufs, lens):
                 buf.len = length
-            done = _lib.windlass_commit(self, lease, bufs, len(lens))
-        if lens and done == -1:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number))
+            if self._handle is not None:
+                done = _lib.windlass_commit(self._handle, lease, bufs, len(lens))
+        if lens:
+            self._open_handle()
+            if done == -1:
+                number = ctypes.get_errno()
+                raise OSError(number, os.strerror(number))
 
 
 class Buffers(list):
