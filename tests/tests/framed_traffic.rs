@@ -421,6 +421,48 @@ fn a_killed_daemon_ends_neither() {
     assert!(twice <= 2 * 64, "{got}");
 }
 
+/// What is refused, by which exit code, and what is said.
+const REFUSED: &[(i32, &str, &str)] = &[
+    (4, "sink secnd", "did you mean \"second\"?"),
+    (
+        4,
+        "sink bare",
+        "VNIC \"bare\" has no vnd device; \"windlass vnd create bare -z global\"",
+    ),
+    (4, "sink p1 -z red", "there is no zone \"red\""),
+    (4, "vnd list -z red", "there is no zone \"red\""),
+    (4, "sink /no/such/socket", "no such device"),
+    (2, "gen p0", "--dst-mac <MAC|VNIC>"),
+    (4, "gen p0 --dst-mac nobody", "nobody"),
+    (2, "gen p0 --dst-mac p1 --size 59", "--size is 60 to 1518"),
+    (2, "gen p0 --dst-mac p1 --size 1519", "--size is 60 to 1518"),
+    (
+        2,
+        "gen p0 --dst-mac p1 --src-ip fd00::1",
+        "--size is 80 to 1518",
+    ),
+    (
+        2,
+        "gen p0 --dst-mac p1 --src-ip fd00::1 --dst-ip 10.0.0.1",
+        "not of one IP version",
+    ),
+    (2, "gen p0 --dst-mac p1 --rate 0", "not a number from 1"),
+    (
+        2,
+        "gen p0 --dst-mac p1 --size 10",
+        "frames of 10 bytes cannot",
+    ),
+    (4, "gen p0 --dst-mac nodev", "windlass vnic show"),
+    (4, "snoop -d nodev", "windlass vnic show"),
+    (
+        2,
+        "gen p0 --dst-mac p1 --rate 5 --bps 5",
+        "cannot be used with",
+    ),
+    (2, "gen p0 --replay x --size 64", "cannot be used with"),
+    (2, "sink p1 -o speed", "there is no field \"speed\""),
+];
+
 /// What a name means, and what is said where it leads nowhere, or to a device that is in use.
 #[test]
 fn names_of_devices() {
@@ -446,48 +488,9 @@ fn names_of_devices() {
     }
     let fields = daemon.must("sink p1 --time 0 -p -o time,received,p99-us");
     assert_eq!(fields, "total:0:--\n");
-    for (code, words, said) in [
-        (4, "sink secnd", "did you mean \"second\"?"),
-        (
-            4,
-            "sink bare",
-            "VNIC \"bare\" has no vnd device; \"windlass vnd create bare -z global\"",
-        ),
-        (4, "sink p1 -z red", "there is no zone \"red\""),
-        (4, "vnd list -z red", "there is no zone \"red\""),
-        (4, "sink /no/such/socket", "no such device"),
-        (2, "gen p0", "--dst-mac <MAC|VNIC>"),
-        (2, &format!("gen {path} --dst-mac p1"), "--src-mac"),
-        (4, "gen p0 --dst-mac nobody", "nobody"),
-        (2, "gen p0 --dst-mac p1 --size 59", "--size is 60 to 1518"),
-        (2, "gen p0 --dst-mac p1 --size 1519", "--size is 60 to 1518"),
-        (
-            2,
-            "gen p0 --dst-mac p1 --src-ip fd00::1",
-            "--size is 80 to 1518",
-        ),
-        (
-            2,
-            "gen p0 --dst-mac p1 --src-ip fd00::1 --dst-ip 10.0.0.1",
-            "not of one IP version",
-        ),
-        (2, "gen p0 --dst-mac p1 --rate 0", "not a number from 1"),
-        (
-            2,
-            "gen p0 --dst-mac p1 --size 10",
-            "frames of 10 bytes cannot",
-        ),
-        (4, "gen p0 --dst-mac nodev", "windlass vnic show"),
-        (4, "snoop -d nodev", "windlass vnic show"),
-        (
-            2,
-            "gen p0 --dst-mac p1 --rate 5 --bps 5",
-            "cannot be used with",
-        ),
-        (2, "gen p0 --replay x --size 64", "cannot be used with"),
-        (2, "sink p1 -o speed", "there is no field \"speed\""),
-    ] {
-        let told = daemon.refuses(code, words);
+    let path_alone = format!("gen {path} --dst-mac p1");
+    for (code, words, said) in REFUSED.iter().chain(&[(2, &*path_alone, "--src-mac")]) {
+        let told = daemon.refuses(*code, words);
         assert!(told.contains(said), "{words}: {told}");
     }
     let _first = Running::start(&daemon, "sink", "sink second");

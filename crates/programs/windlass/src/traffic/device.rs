@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use windlass_api::{Attachment, ErrorCode, MacAddr, Name, Role, Vnic};
+use windlass_api::{Attachment, ErrorCode, MacAddr, Name, Role, Vnic, ZoneRef};
 use windlass_framed::{Code, Device, Error, Options};
 
 use super::Station;
@@ -120,19 +120,26 @@ fn find(session: &mut Session<'_>, what: &str, at: &At) -> Result<Found, Failure
                 .filter_map(|view| view.name.as_ref())
                 .map(|name| name.as_str());
             let known = devices.chain(here.map(|view| view.config.name.as_str()));
-            let todo = match nearest(&at.device, known) {
-                Some(near) => {
-                    format!("did you mean \"{near}\"? \"windlass vnd list\" lists devices")
-                }
-                None => "\"windlass vnd list\" lists devices".into(),
-            };
-            let why = format!(
-                "there is no vnd device or VNIC \"{}\" in zone {zone}",
-                at.device
-            );
-            Err(Failure::new(ErrorCode::NotFound, what, why, todo))
+            Err(absent(what, at, &zone, known))
         }
     }
+}
+
+fn absent<'a>(
+    what: &str,
+    at: &At,
+    zone: &ZoneRef,
+    known: impl Iterator<Item = &'a str>,
+) -> Failure {
+    let todo = match nearest(&at.device, known) {
+        Some(near) => format!("did you mean \"{near}\"? \"windlass vnd list\" lists devices"),
+        None => "\"windlass vnd list\" lists devices".into(),
+    };
+    let why = format!(
+        "there is no vnd device or VNIC \"{}\" in zone {zone}",
+        at.device
+    );
+    Failure::new(ErrorCode::NotFound, what, why, todo)
 }
 
 /// The address of a VNIC.
