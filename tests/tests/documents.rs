@@ -525,7 +525,7 @@ fn the_guides_can_be_typed() {
     assert!(compared >= 15, "{compared} lines of output are compared");
     assert_eq!(
         (left.len(), left.iter().sum::<usize>()),
-        (8, 55),
+        (9, 64),
         "examples that are not typed, and their lines"
     );
 }
