@@ -512,9 +512,10 @@ fn a_full_pipe_keeps_nothing_alive() {
         let mut command = daemon.command();
         command.args(["sink", device, "-i", "0.01", "--json"]);
         let child = command.stdout(to).spawn().expect("it starts");
-        let waiting = || rustix::io::ioctl_fionread(&from).expect("a pipe");
-        until("the pipe is full", || waiting() > 4096 - 512);
-        std::thread::sleep(Duration::from_millis(300));
+        let waits = format!("/proc/{}/wchan", child.id());
+        until("it waits for the pipe", || {
+            std::fs::read_to_string(&waits).is_ok_and(|of| of.contains("pipe_write"))
+        });
         (child, from)
     };
     let (mut one, _of_one) = full("p0");
