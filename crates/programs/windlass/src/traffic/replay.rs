@@ -49,9 +49,7 @@ impl Replay {
         (self.has_taken && self.left_out > 0)
             .then(|| format!("{} frames were not sent: {LEFT_OUT}", self.left_out))
     }
-}
 
-impl Replay {
     /// There are no more. That there were some, and none could be sent, is a failure.
     fn end(&self) -> Result<Option<Next>, Failure> {
         if self.has_taken || self.left_out == 0 {

@@ -12,6 +12,8 @@ use super::mark::Mark;
 
 /// Numbers that are remembered of a stream.
 pub(crate) const WINDOW: u64 = 65_536;
+/// A stream that has come so far begins anew. Only numbers that nobody sends in turn lead there: each is half of 40 bits behind the last.
+const LAST: u64 = u64::MAX - (1 << 41);
 /// Streams at once.
 const STREAMS_MAX: usize = 16;
 
@@ -86,9 +88,12 @@ impl Stream {
 
     #[inline]
     fn add(&mut self, mark: Mark, told: &mut Told) {
+        if self.end > LAST {
+            *self = Stream::new(mark);
+        }
         let number = self.end.wrapping_add_signed(mark.behind(self.end));
         if number >= self.end {
-            told.lost += number - self.end;
+            told.lost = told.lost.saturating_add(number - self.end);
             // The numbers between are those that were a window before.
             let from = self.end.max((number + 1).saturating_sub(WINDOW));
             (from..number).for_each(|missing| self.mark(missing, false));
@@ -97,10 +102,10 @@ impl Stream {
             told.duplicates += 1;
             return;
         } else if number < self.first {
-            told.lost += self.first - number - 1;
+            told.lost = told.lost.saturating_add(self.first - number - 1);
             self.first = number;
         } else {
-            told.lost -= 1;
+            told.lost = told.lost.saturating_sub(1);
         }
         self.mark(number, true);
         let flow = usize::from(mark.flow);
@@ -182,6 +187,20 @@ mod tests {
         let mut tally = Tally::default();
         (0..1000).for_each(|stream| tally.add(mark(stream, 0, 7)));
         assert_eq!(tally.streams.len(), STREAMS_MAX);
+    }
+
+    /// Numbers that a hostile sender lets jump without end overflow nothing.
+    #[test]
+    fn no_jump_overflows() {
+        let mut tally = Tally::default();
+        tally.add(mark(0, 0, 0));
+        tally.told.lost = u64::MAX - 5;
+        tally.streams[0].end = LAST;
+        for n in 1..5 {
+            tally.add(mark(0, 0, tally.streams[0].end + (1 << 39) - n));
+        }
+        assert_eq!(tally.told().lost, u64::MAX);
+        assert!(tally.streams[0].end < 1 << 42, "it has begun anew");
     }
 
     /// The same as a set of all numbers tells, whatever comes within the window.
