@@ -99,7 +99,7 @@ impl Testpmd {
             .args(ports.iter().map(|port| format!("--vdev={port}")));
         let child = command
             .args(["--", "--interactive", "--forward-mode=io", "--auto-start"])
-            .args(["--nb-cores=1", "--total-num-mbufs=8192"])
+            .args(["--nb-cores=1", "--total-num-mbufs=8192", "--no-flush-rx"])
             .stdin(Stdio::piped())
             .stdout(log.try_clone().expect("a log"))
             .stderr(log)

@@ -184,7 +184,7 @@ impl Testpmd {
         let queues = way.queues.to_string();
         let child = command
             .args(["--", "--interactive", "--forward-mode=mac", "--auto-start"])
-            .args(["--nb-cores=1", "--total-num-mbufs=16384"])
+            .args(["--nb-cores=1", "--total-num-mbufs=16384", "--no-flush-rx"])
             .args(["--rxq", &queues, "--txq", &queues])
             .arg(format!("--eth-peer=0,{}", MACS[1]))
             .arg(format!("--eth-peer=1,{}", MACS[0]))

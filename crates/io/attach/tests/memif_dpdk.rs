@@ -48,6 +48,8 @@ impl Testpmd {
                 "--disable-link-check",
             ])
             .args(["--nb-cores=1", "--auto-start", "--total-num-mbufs=8192"])
+            // Else it drops what arrives between the connection and the start of its forwarding.
+            .arg("--no-flush-rx")
             .stdin(Stdio::piped())
             .stdout(log.try_clone().expect("log"))
             .stderr(log)

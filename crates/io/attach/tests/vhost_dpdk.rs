@@ -37,7 +37,8 @@ impl Testpmd {
             .arg(format!("--vdev=net_virtio_user0,path={path},{options}"))
             .args(["--", "--forward-mode=io", "--port-topology=loop"])
             .args(["--nb-cores=1", "--auto-start", "--total-num-mbufs=8192"])
-            .arg("--disable-link-check")
+            // The second: else it drops what arrives between the connection and the start of its forwarding.
+            .args(["--disable-link-check", "--no-flush-rx"])
             .stdin(Stdio::piped())
             .stdout(log.try_clone().expect("log"))
             .stderr(log)
