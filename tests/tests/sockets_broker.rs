@@ -436,15 +436,6 @@ fn a_signal_while_a_connection_is_proved_puts_the_join_off() {
     }
 }
 
-/// Process ids of a broker's helper and of its getter, which takes the copy where the helper may not: from programs of root.
-fn helpers_of(daemon: i32) -> Option<Vec<String>> {
-    let tasks = fs::read_dir(format!("/proc/{daemon}/task")).ok()?.flatten();
-    let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-    let all = Vec::from_iter(children).concat();
-    let pids: Vec<_> = all.split_whitespace().map(str::to_owned).collect();
-    (!pids.is_empty()).then_some(pids)
-}
-
 /// A helper of the broker that is stopped while it has a copy of a connection keeps a close from the peer, until the broker kills it.
 #[test]
 fn a_stopped_helper_delays_a_close() {
@@ -485,8 +476,8 @@ fn a_stopped_helper_delays_a_close() {
     };
     place.have_daemon();
     let _first = talk();
-    let daemon = place.daemon_process().expect("a broker").as_raw_pid();
-    let helpers = until_some("a helper", || helpers_of(daemon));
+    // The getter takes the copy where the helper may not: from programs of root.
+    let helpers = until_some("a helper", || place.helpers(&["helper", "getter"]));
     let holders: Vec<_> = helpers.iter().map(|pid| start(["hold", pid])).collect();
     let said = |words: &str| {
         holders

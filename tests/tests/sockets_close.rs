@@ -204,8 +204,9 @@ fn said_number(pair: &mut Pair, end: usize, word: &str) -> String {
     of(pair).expect("a number")
 }
 
-/// The connection of a killed peer is reset just when this end moves its unread ring bytes into the kernel: that send takes the error
-/// from the socket. Each way of waiting reports it all the same, and the next receive tells it, as on the kernel.
+/// The connection of a killed peer is reset just when its unread ring bytes are moved into the kernel, by this end or by a helper of
+/// the broker: that send takes the error from the socket. Each way of waiting reports it all the same, and the next receive tells it,
+/// as on the kernel.
 #[test]
 fn a_reset_that_a_reclaim_meets_is_told() {
     let name = "a_reset_that_a_reclaim_meets_is_told";
@@ -214,8 +215,9 @@ fn a_reset_that_a_reclaim_meets_is_told() {
     };
     place.have_daemon();
     for way in ["poll", "level", "edge"] {
-        for between in ["", "reset", "late"] {
+        for between in ["", "reset", "late", "helper reset", "helper late"] {
             let is_plain = between.is_empty();
+            let late = between.strip_prefix("helper ");
             let mut pair = place.connect(&How {
                 way,
                 spin: "50",
@@ -237,18 +239,24 @@ fn a_reset_that_a_reclaim_meets_is_told() {
                 None
             } else {
                 let [killed, survivor] = pair.ends.each_ref().map(|end| end.id().to_string());
+                let helpers = place.helpers(&["helper"]).filter(|_| late.is_some());
+                let sender = helpers.as_ref().map_or(&survivor, |all| &all[0]);
+                let way = late.unwrap_or(between);
                 let mut tool = Command::new(place.directory.path().join("peer"));
-                tool.args(["between", &survivor, &near, &killed, &far, between]);
+                tool.args(["between", sender, &survivor, &near, &killed, &far, way]);
                 tool.stdout(File::create(&log).expect("a log"));
                 Some(One(tool.spawn().expect("a tracer")))
             };
-            pair.until("the tracer", |_| is_plain || !said().is_empty());
+            let word = if late.is_some() { "cut" } else { "ready" };
+            pair.until("the tracer", |_| {
+                is_plain || said().contains(word) || said().contains("FAIL")
+            });
             if said().contains("FAIL attach") {
                 return skip(name, "processes may not be traced here");
             }
             std::fs::write(pair.directory.join("port.go"), "").expect("a file");
             let right = pair.wait(1).contains("right\n");
-            assert!(right, "{way} {between}: {}", pair.both());
+            assert!(right, "{way} {between}: {}{}", pair.both(), said());
             assert!(tool.as_mut().is_none_or(One::end), "{}", said());
         }
     }

@@ -144,6 +144,27 @@ impl Place {
         Pid::from_raw(unix::peer_credentials(&socket).ok()?.pid?.cast_signed())
     }
 
+    /// The processes, by id, that it has started in these roles, if there are any.
+    pub fn helpers(&self, roles: &[&str]) -> Option<Vec<String>> {
+        let daemon = self.daemon_process()?.as_raw_pid();
+        let tasks = fs::read_dir(format!("/proc/{daemon}/task")).ok()?.flatten();
+        let children = tasks.filter_map(|it| fs::read_to_string(it.path().join("children")).ok());
+        let all = Vec::from_iter(children).concat();
+        let has_role = |pid: &&str| {
+            let words = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            words
+                .split('\0')
+                .nth(1)
+                .is_some_and(|role| roles.contains(&role))
+        };
+        let pids: Vec<_> = all
+            .split_whitespace()
+            .filter(has_role)
+            .map(str::to_owned)
+            .collect();
+        (!pids.is_empty()).then_some(pids)
+    }
+
     /// Kills the process that listens there and waits for its end: until then it takes connections. Gives the one killed.
     pub fn kill_daemon(&self) -> Pid {
         let daemon = self.daemon_process().expect("a daemon");

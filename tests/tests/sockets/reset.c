@@ -6,11 +6,11 @@
  * `level` or `edge` (epoll). It must hear of the end with an error, which the next receive tells, once. Prints `right`. The listening
  * end prints `has FD` and is killed.
  *
- * reset between SURVIVOR ITS-FD KILLED ITS-FD WAY
+ * reset between SENDER SURVIVOR ITS-FD KILLED ITS-FD WAY
  *
- * Kills a process, whose socket stays open, and follows its peer to its next send on the connection. Just before it the killed one's
- * socket is closed: WAY `reset`, with a reset; `late`, with a FIN, and something else of the survivor is answered by the reset. Prints
- * `ready`, then `cut`. */
+ * Kills a process, whose socket stays open, and follows its peer to its next send on the connection; or follows a helper of the broker
+ * there, and kills then. Just before the send the killed one's socket is closed: WAY `reset`, with a reset; `late`, with a FIN, and
+ * something else of the survivor is answered by the reset. Prints `ready`, then `cut`: a helper has given its answer by then. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -122,35 +122,49 @@ static int copy(int pidfd, int fd)
 	return copied;
 }
 
-static void between(pid_t survivor, int its, pid_t killed, int other, int is_late)
+static void end(pid_t process, int pidfd)
+{
+	struct pollfd ended = { .fd = pidfd, .events = POLLIN };
+	must(kill(process, SIGKILL) == 0 && poll(&ended, 1, -1) == 1, "kill");
+}
+
+static void between(pid_t sender, pid_t survivor, int its, pid_t killed, int other, int is_late)
 {
 	struct __ptrace_syscall_info info;
 	int status, pidfd = syscall(SYS_pidfd_open, killed, 0);
 	int near = copy(syscall(SYS_pidfd_open, survivor, 0), its), far = copy(pidfd, other);
-	struct pollfd end = { .fd = pidfd, .events = POLLIN };
-	must(kill(killed, SIGKILL) == 0 && poll(&end, 1, -1) == 1, "kill");
-	must(ptrace(PTRACE_SEIZE, survivor, 0, PTRACE_O_TRACESYSGOOD) == 0, "attach");
-	must(ptrace(PTRACE_INTERRUPT, survivor, 0, 0) == 0, "stop");
-	while (waitpid(survivor, &status, 0) == survivor && WIFSTOPPED(status)) {
-		must(ptrace(PTRACE_GET_SYSCALL_INFO, survivor, sizeof info, &info) > 0, "look");
+	int is_helper = sender != survivor, is_cut = 0;
+	if (!is_helper)
+		end(killed, pidfd);
+	must(ptrace(PTRACE_SEIZE, sender, 0, PTRACE_O_TRACESYSGOOD) == 0, "attach");
+	must(ptrace(PTRACE_INTERRUPT, sender, 0, 0) == 0, "stop");
+	while (waitpid(sender, &status, 0) == sender && WIFSTOPPED(status)) {
+		must(ptrace(PTRACE_GET_SYSCALL_INFO, sender, sizeof info, &info) > 0, "look");
 		if (info.op == PTRACE_SYSCALL_INFO_NONE)
 			say("ready", 0);
 		int sends = info.op == PTRACE_SYSCALL_INFO_ENTRY && (info.entry.nr == SYS_sendto || info.entry.nr == SYS_sendmsg);
-		if (sends && (int)info.entry.args[0] == its) {
+		int to = sends ? (int)info.entry.args[0] : -1;
+		/* A helper has the broker at 0, and its getter at 1. */
+		if (!is_cut && (is_helper ? to > 1 : to == its)) {
+			if (is_helper)
+				end(killed, pidfd);
 			reset_now(near, far, is_late);
-			say("cut", 0);
-			return;
+			is_cut = 1;
 		}
-		must(ptrace(PTRACE_SYSCALL, survivor, 0, 0) == 0, "go on");
+		if (is_cut && (!is_helper || to == 0))
+			break;
+		must(ptrace(PTRACE_SYSCALL, sender, 0, 0) == 0, "go on");
 	}
-	must(0, "send");
+	must(is_cut, "send");
+	say("cut", 0);
 }
 
 int main(int argc, char **argv)
 {
 	must(argc >= 7, "arguments");
 	if (!strcmp(argv[1], "between")) {
-		between(atoi(argv[2]), atoi(argv[3]), atoi(argv[4]), atoi(argv[5]), !strcmp(argv[6], "late"));
+		must(argc >= 8, "arguments");
+		between(atoi(argv[2]), atoi(argv[3]), atoi(argv[4]), atoi(argv[5]), atoi(argv[6]), !strcmp(argv[7], "late"));
 	} else if (!strcmp(argv[1], "connect")) {
 		survives(argv[2], argv[3]);
 	} else {

@@ -188,6 +188,8 @@ pub(crate) const NORING: u32 = 2;
 pub(crate) const WANT: u32 = 4;
 /// A reclaimer died: kernel bytes until the end of the stream, then the rest of the ring.
 pub(crate) const DRAIN: u32 = 8;
+/// A helper's send has taken the error of the sender's socket.
+pub(crate) const TAKEN: u32 = 16;
 /// The memory held values that cannot be.
 pub(crate) const BROKEN: u32 = 32;
 /// A reader died: `krecv` may be short.

@@ -568,6 +568,16 @@ impl<'s> Outgoing<'s> {
         ended
     }
 
+    /// The socket's error, which the kernel tells once, has gone to a process that is not its owner.
+    pub fn set_error_taken(self) {
+        self.a.flags.fetch_or(TAKEN, AcqRel);
+    }
+
+    /// Whether that was said, by a helper or by a peer that wrote it.
+    pub fn is_error_taken(self) -> bool {
+        self.a.flags.load(Acquire) & TAKEN != 0
+    }
+
     /// The program's own call, made without a lock, is about to give the kernel bytes: until [`Outgoing::end_own_call`] nobody
     /// pushes, as while the receiver sleeps. The ring has to be [reclaimed](Outgoing::reclaim) in between, before the call. A
     /// thread that never comes back leaves the direction on the kernel.

@@ -152,15 +152,17 @@ macro_rules! messages {
                 message
             }
 
-            fn read(message: &[u8]) -> Option<Self> {
-                let message: &[u8; MESSAGE_BYTES] = message.try_into().ok()?;
-                let (words, _) = message.as_chunks::<8>();
+            /// What these bytes say; `None` if they are no such message, to the last bit.
+            pub fn decode(bytes: &[u8]) -> Option<Self> {
+                let (words, _) = bytes.as_chunks::<8>();
                 let mut from = words.iter().map(|word| u64::from_le_bytes(*word));
                 let kind = from.next()?;
-                $(if kind == head($kind) {
-                    return Some(Self::$message $({ $($part: Part::take(&mut from)?,)* })?);
-                })*
-                None
+                let message = match kind {
+                    $(_ if kind == head($kind) => Self::$message $({ $($part: Part::take(&mut from)?,)* })?,)*
+                    _ => return None,
+                };
+                // What has no meaning yet must be zero.
+                (message.encode() == bytes).then_some(message)
             }
         }
     };
@@ -261,21 +263,6 @@ messages! {
             /// Their bytes.
             bytes: u64,
         },
-    }
-}
-
-impl Request {
-    /// The request in a message; `None` if it is not one, to the last bit.
-    pub fn decode(message: &[u8]) -> Option<Self> {
-        // What has no meaning yet must be zero.
-        Self::read(message).filter(|request| request.encode() == message)
-    }
-}
-
-impl Answer {
-    /// The answer in a message; `None` if it is not one.
-    pub fn decode(message: &[u8]) -> Option<Self> {
-        Self::read(message)
     }
 }
 

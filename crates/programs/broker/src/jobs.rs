@@ -32,16 +32,6 @@ pub(crate) struct Job {
     pub(crate) is_for_rescue: bool,
 }
 
-impl Reclaim {
-    /// Whether the bytes may be moved into this socket. Both ends are one connection; where one user has both and the other is gone,
-    /// the cookie alone counts.
-    pub(crate) fn is_proven(&self, near: &Facts) -> bool {
-        self.far.map_or(self.same_user, |far| {
-            near.mirrors(&far, self.same_user) && !far.names_senders
-        })
-    }
-}
-
 /// The unread bytes of one direction of a channel, to be moved into the socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Reclaim {

@@ -106,8 +106,10 @@ pub mod flag {
     pub const FLAGS_KNOWN: u32 = 1 << 13;
     /// A reclaim met an error, which the next call has to report.
     pub const FAILED: u32 = 1 << 14;
-    /// The kernel was made to note the reset, and calls it `EPIPE`. Of a Unix socket: the reset was noted, here or by the kernel.
+    /// The kernel was made to note the reset of a TCP connection, and calls it `EPIPE`.
     pub const RESET: u32 = 1 << 15;
+    /// The reset was noted, here or by the kernel: it is told once.
+    pub const NOTED: u32 = 1 << 4;
     /// Connection tracking knows the connection.
     pub const TRACKED: u32 = 1 << 30;
     /// A thread looks for the other end just now.

@@ -42,7 +42,7 @@ pub fn look_for_end(sock: &Sock, link: &Link<'static>) -> bool {
         return true;
     };
     if !pairs::at(place).is_peer_alive() {
-        peer_death::on_peer_death(sock, link);
+        peer_death::notice_of(sock, link);
         return true;
     }
     let (now, asked_at) = (clock::now(), &sock.record.words[word::LOOKED_AT]);
@@ -82,7 +82,7 @@ pub fn is_look_due(sock: &Sock) -> bool {
 pub fn is_ending(sock: &Sock, link: &Link<'static>) -> bool {
     link.incoming().reason() != Reason::None
         || link.info(link.side().other()).join == state::LEFT
-        || sock.record.has(flag::RESET)
+        || sock.record.has(flag::RESET | flag::NOTED)
         || state::is_peer_dead(sock)
 }
 

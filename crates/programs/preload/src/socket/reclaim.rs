@@ -60,12 +60,9 @@ pub fn drain(sock: &Sock, link: &Link<'static>, reason: Reason) {
 /// Moves this end's unread bytes into the kernel, waiting for a busy reader; what is left when the kernel is full.
 #[cold]
 pub fn reclaim(sock: &Sock, link: &Link<'static>) -> Option<Reclaimed> {
-    if link.info(link.side().other()).join == state::LEFT {
-        // Nobody will read them; the kernel has said so to this end when the peer closed.
-        return Some(Reclaimed::All(0));
-    }
-    if errors::events(sock) & (libc::EPOLLERR | libc::EPOLLHUP) != 0 {
-        // The connection is over: a send would take the error that another call has to tell.
+    let has_left = link.info(link.side().other()).join == state::LEFT;
+    if has_left || errors::events(sock) & (libc::EPOLLERR | libc::EPOLLHUP) != 0 {
+        // Nobody will read them. Where the connection is over, a send would take the error that another call has to tell.
         return Some(Reclaimed::All(0));
     }
     reclaim_as(caller(sock, link)?, sock, link)

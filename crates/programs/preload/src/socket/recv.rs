@@ -17,7 +17,7 @@ use crate::socket::{
     kernel_look::{count_received, is_ending, is_look_due},
     kind, peer_death,
     reclaim::{caller, drain},
-    sleep, state, unix,
+    sleep, state,
     waiter::{self, Waiter},
 };
 use crate::sys::real;
@@ -229,12 +229,8 @@ impl Receiving<'_> {
         if self.done > 0 {
             return Next::Return(self.done as isize);
         }
-        if state::is_peer_dead(sock) {
-            peer_death::on_peer_death(sock, link);
-        }
-        unix::note_reset(sock, link);
-        let error = take_error(sock).or_else(|| peer_death::take_reset(sock));
-        error.map_or(Next::Return(0), |error| self.stopped(error))
+        peer_death::notice_of(sock, link);
+        peer_death::take_owed(sock).map_or(Next::Return(0), |error| self.stopped(error))
     }
 
     /// The real call, in which the thread sleeps: the program's own while nothing has been received yet.

@@ -204,7 +204,7 @@ impl Sending {
             }
             let sock = waiter.sock();
             if state::is_peer_dead(sock) {
-                peer_death::on_peer_death(sock, &link);
+                peer_death::notice_of(sock, &link);
                 if sock.record.has(flag::FAILED | flag::RESET) && done > 0 {
                     return done as isize;
                 }

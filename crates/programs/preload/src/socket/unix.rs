@@ -14,15 +14,14 @@
 
 use std::ffi::c_int;
 use std::net::SocketAddr;
-use std::sync::atomic::Ordering::AcqRel;
 
 use windlass_channel::directory::Key;
 pub use windlass_channel::unix::{START, UNKNOWN};
 use windlass_channel::{KERNEL_UNREAD_MAX, Link, Reason, unix};
 
-use crate::fd::{call::Sock, record::flag};
+use crate::fd::call::Sock;
 use crate::process::{registration, signals};
-use crate::socket::{errors, kind, state};
+use crate::socket::state;
 use crate::sys::kernel;
 
 /// Which connection the socket is, as a word for its record.
@@ -72,34 +71,12 @@ pub fn has_little_room(fd: c_int) -> bool {
     asked.is_ok() && i64::from(bytes) < SEND_BUFFER_LEAST
 }
 
-/// Notes the reset that the kernel notes where a Unix socket is closed with unread bytes, at its peer (`unix_release_sock` in
-/// net/unix/af_unix.c), if those were in the ring: a killed process leaves them there, and one that closes, if the broker
-/// cannot have them moved in time, or if it counted a killed child as one that still has the socket. Where another process still
-/// has the peer's socket, nothing is closed.
-pub fn note_reset(sock: &Sock, link: &Link<'static>) {
-    if kind::of(sock.record).is_reset_late
-        || sock.record.has(flag::RESET)
-        || !link.outgoing().unread()
-    {
-        return;
-    }
-    let is_left = link.info(link.side().other()).join == state::LEFT;
-    let events = errors::events(sock);
-    let is_gone = || is_left || state::is_peer_dead(sock) || !has_peer(sock, link);
-    if events & libc::EPOLLHUP == 0 || !is_gone() {
-        return;
-    }
-    let before = sock.record.flags.fetch_or(flag::RESET, AcqRel);
-    if before & flag::RESET == 0 && events & libc::EPOLLERR == 0 {
-        errors::fail_later(sock, libc::ECONNRESET);
-    }
-}
-
-/// Whether the kernel still names the peer that the socket had when it joined.
-fn has_peer(sock: &Sock, link: &Link<'static>) -> bool {
+/// Whether the peer's socket is closed: where another process still has it, the kernel still names it.
+pub fn is_closed(sock: &Sock, link: &Link<'static>) -> bool {
     let own = link.info(link.side());
-    let (Some(inode), Some(peer)) = (unix::inode_in(own.local), unix::inode_in(own.peer)) else {
-        return false;
-    };
-    unix::peer_of(inode, sock.record.cookie_by(sock.fd)) == Some(peer)
+    let names = unix::inode_in(own.local).zip(unix::inode_in(own.peer));
+    let peer = |inode| unix::peer_of(inode, sock.record.cookie_by(sock.fd));
+    link.info(link.side().other()).join == state::LEFT
+        || state::is_peer_dead(sock)
+        || names.is_none_or(|(inode, named)| peer(inode) != Some(named))
 }
