@@ -9,15 +9,13 @@
 //! Rules are numbered by which fields they leave open, then by their order: bits of rules that differ in that do not share a word, in which each field
 //! would find one and all none. Of each such group the first rule counts, and of those the one that comes first in the list.
 //!
-//! Most rules leave most fields open. A class has only those words of bits that differ from the field's `any`, the bits of rules for
-//! which the field is open, and a summary of 64 words in one: the words that have a bit in all classes are found from the summaries.
+//! Most rules leave most fields open. A class has its bits in blocks of 512 rules, of which equal ones are kept once, and a word that says which of them
+//! have a bit: only blocks that have one in all classes are looked at. A field that no rule names is not looked up.
 //!
 //! # Limits
-//! Cost: four nodes for each field, and at most [`WORDS_MAX`] words of each, whatever the rules are. Memory: [`BYTES_MAX`]; rules that
-//! would take more, such as thousands of nested ranges, are refused. So are rules that would take long to compile ([`CompileError::TooSlow`]).
+//! Cost: five searches, and at most 28 blocks of each field, whatever the rules are. Memory: [`BYTES_MAX`]; rules that would take more, such as
+//! thousands that each have other ranges, are refused. So are rules that would take long to compile ([`CompileError::TooSlow`]).
 //! Rules that name the same set are swept as one.
-
-use std::collections::HashMap;
 
 use thiserror::Error;
 use windlass_rules::Addresses::{Any, Set};
@@ -25,19 +23,16 @@ use windlass_rules::{Direction, Family, Prefix, RULES_MAX, Rule, Rules, Side, St
 
 use windlass_wire::ether::proto;
 
+use crate::class::{Block, Budget, Class, Field, Ranges, WORDS};
 use crate::packet::Packet;
-use crate::search::Search;
+use crate::search::{Number, Search};
 
 /// Rules are grouped by which of their fields are open: so many groups at most.
 const GROUPS: usize = 64;
 /// Words of bits at most: a group begins a word.
 pub const WORDS_MAX: usize = RULES_MAX.div_ceil(64) + GROUPS;
-/// Words of a summary.
-const SUMMARY: usize = WORDS_MAX.div_ceil(64);
-/// Bytes of the classes and words of a list at most; the search trees are not counted.
+/// Bytes of the classes of a list at most; what finds them is not counted.
 pub const BYTES_MAX: usize = 8 << 20;
-/// Words of bits that are changed and looked up while a list is compiled.
-const TIME_MAX: usize = 8 << 20;
 
 /// Why rules are not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -53,249 +48,6 @@ pub enum CompileError {
     TooMany(usize),
 }
 
-/// The rules that match within an interval of a field.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Class {
-    /// Words that are not 0.
-    nonzero: [u64; SUMMARY],
-    /// Words that are not the field's `any`.
-    differs: [u64; SUMMARY],
-    /// Where those begin, by word of the summary.
-    base: [u32; SUMMARY],
-}
-
-/// The classes of a field.
-#[derive(Debug, Default)]
-struct Field {
-    any: Vec<u64>,
-    classes: Vec<Class>,
-    packed: Vec<u64>,
-}
-
-impl Field {
-    #[inline(always)]
-    fn class(&self, class: u32) -> Option<&Class> {
-        self.classes.get(class as usize)
-    }
-
-    /// Word `bit` of summary word `s`.
-    #[inline(always)]
-    fn word(&self, class: &Class, s: usize, bit: u32) -> u64 {
-        let differs = class.differs.get(s).copied().unwrap_or(0);
-        if differs >> bit & 1 == 0 {
-            let index = s.wrapping_mul(64).wrapping_add(bit as usize);
-            return self.any.get(index).copied().unwrap_or(0);
-        }
-        let before = (differs & (1u64 << bit).wrapping_sub(1)).count_ones();
-        let base = class.base.get(s).copied().unwrap_or(0);
-        let index = base.wrapping_add(before) as usize;
-        self.packed.get(index).copied().unwrap_or(0)
-    }
-
-    fn bytes(&self) -> usize {
-        let classes = self.classes.len().saturating_mul(size_of::<Class>());
-        let words = self.any.len().saturating_add(self.packed.len());
-        classes.saturating_add(words.saturating_mul(8))
-    }
-}
-
-/// What compiling a list may take.
-struct Budget {
-    /// Bytes of classes and words.
-    bytes: usize,
-    /// Words that are changed and looked up.
-    words: usize,
-}
-
-impl Budget {
-    fn take_words(&mut self, words: usize) -> Result<(), CompileError> {
-        let left = self.words.checked_sub(words);
-        self.words = left.ok_or(CompileError::TooSlow)?;
-        Ok(())
-    }
-}
-
-/// Ranges of a field, each with the group of rules that has it, and the rules for which it is open. A rule is in one group at most.
-struct Ranges {
-    ranges: Vec<(u128, u128, u32)>,
-    /// Of each group: its rules, as bits of words in ascending order.
-    groups: Vec<Vec<(u32, u64)>>,
-    /// Groups of the rules that name a set.
-    by_set: HashMap<usize, u32>,
-    open: Vec<u32>,
-    words: usize,
-}
-
-impl Ranges {
-    fn new(rules: usize) -> Ranges {
-        Ranges {
-            ranges: Vec::new(),
-            groups: Vec::new(),
-            by_set: HashMap::new(),
-            open: Vec::new(),
-            words: rules.div_ceil(64),
-        }
-    }
-
-    /// Rules come in ascending order.
-    fn add(&mut self, rule: u32, ranges: Option<Vec<(u128, u128)>>) {
-        match ranges {
-            None => self.open.push(rule),
-            Some(ranges) => {
-                let group = self.groups.len() as u32;
-                self.groups.push(vec![bit_of(rule)]);
-                let ranges = ranges.into_iter().map(|(first, last)| (first, last, group));
-                self.ranges.extend(ranges);
-            }
-        }
-    }
-
-    /// The same for a set, whose ranges are asked for once.
-    fn add_set(&mut self, rule: u32, set: usize, ranges: impl FnOnce() -> Vec<(u128, u128)>) {
-        let Some(group) = self.by_set.get(&set) else {
-            self.by_set.insert(set, self.groups.len() as u32);
-            self.add(rule, Some(ranges()));
-            return;
-        };
-        let (word, bit) = bit_of(rule);
-        if let Some(bits) = self.groups.get_mut(*group as usize) {
-            match bits.last_mut() {
-                Some((last, bits)) if *last == word => *bits |= bit,
-                _ => bits.push((word, bit)),
-            }
-        }
-    }
-
-    /// The field, and the intervals with their classes.
-    fn classes(self, budget: &mut Budget) -> Result<(Field, Vec<(u128, u32)>), CompileError> {
-        let mut any = vec![0u64; self.words];
-        for rule in &self.open {
-            toggle(&mut any, &[bit_of(*rule)]);
-        }
-        // Where a range begins or has ended, in order.
-        let mut edges: Vec<(u128, bool, u32)> = Vec::new();
-        for (first, last, group) in self.ranges {
-            edges.push((first, true, group));
-            if let Some(behind) = last.checked_add(1) {
-                edges.push((behind, false, group));
-            }
-        }
-        edges.sort_unstable();
-        let mut sweep = Sweep {
-            depth: vec![0; self.groups.len()],
-            groups: self.groups,
-            now: any.clone(),
-            known: HashMap::new(),
-            field: Field {
-                any,
-                ..Field::default()
-            },
-        };
-        let mut starts = Vec::new();
-        let mut edges = edges.into_iter().peekable();
-        let mut at = 0;
-        loop {
-            while let Some((_, begins, group)) = edges.next_if(|(edge, ..)| *edge == at) {
-                sweep.step(group, begins, budget)?;
-            }
-            let class = sweep.class(budget)?;
-            // A range that ends where another begins may change nothing.
-            if starts.last().is_none_or(|(_, last)| *last != class) {
-                starts.push((at, class));
-            }
-            match edges.peek() {
-                Some((edge, ..)) => at = *edge,
-                None => return Ok((sweep.field, starts)),
-            }
-        }
-    }
-}
-
-/// The word of a rule, and its bit there.
-const fn bit_of(rule: u32) -> (u32, u64) {
-    (rule / 64, 1 << (rule % 64))
-}
-
-fn toggle(words: &mut [u64], bits: &[(u32, u64)]) {
-    for (word, bits) in bits {
-        if let Some(word) = words.get_mut(*word as usize) {
-            *word ^= bits;
-        }
-    }
-}
-
-/// Intervals in ascending order.
-struct Sweep {
-    /// By group: how many of its ranges are open here.
-    depth: Vec<u32>,
-    groups: Vec<Vec<(u32, u64)>>,
-    now: Vec<u64>,
-    /// Classes by the words that differ from `any`.
-    known: HashMap<Vec<(u32, u64)>, u32>,
-    field: Field,
-}
-
-impl Sweep {
-    fn step(&mut self, group: u32, begins: bool, budget: &mut Budget) -> Result<(), CompileError> {
-        let index = group as usize;
-        let (Some(depth), Some(bits)) = (self.depth.get_mut(index), self.groups.get(index)) else {
-            return Ok(());
-        };
-        let was = *depth;
-        *depth = if begins {
-            was.saturating_add(1)
-        } else {
-            was.saturating_sub(1)
-        };
-        if (was == 0) != (*depth == 0) {
-            budget.take_words(bits.len())?;
-            toggle(&mut self.now, bits);
-        }
-        Ok(())
-    }
-
-    fn class(&mut self, budget: &mut Budget) -> Result<u32, CompileError> {
-        let pairs = (0..).zip(self.now.iter().zip(&self.field.any));
-        let differ = pairs.filter(|(_, (now, any))| now != any);
-        let words: Vec<(u32, u64)> = differ.map(|(word, (now, _))| (word, *now)).collect();
-        budget.take_words(words.len())?;
-        if let Some(class) = self.known.get(&words) {
-            return Ok(*class);
-        }
-        let cost = size_of::<Class>().saturating_add(words.len().saturating_mul(8));
-        let left = budget.bytes.checked_sub(cost);
-        budget.bytes = left.ok_or(CompileError::TooLarge)?;
-        let mut class = Class {
-            nonzero: [0; SUMMARY],
-            differs: [0; SUMMARY],
-            base: [self.field.packed.len() as u32; SUMMARY],
-        };
-        let mark = |summary: &mut [u64; SUMMARY], word: u32| {
-            if let Some(s) = summary.get_mut(word as usize / 64) {
-                *s |= 1 << (word % 64);
-            }
-        };
-        for (word, bits) in (0..).zip(&self.now) {
-            if *bits != 0 {
-                mark(&mut class.nonzero, word);
-            }
-        }
-        for (word, bits) in &words {
-            mark(&mut class.differs, *word);
-            self.field.packed.push(*bits);
-            let behind = class
-                .base
-                .iter_mut()
-                .skip((*word as usize / 64).saturating_add(1));
-            behind.for_each(|base| *base = self.field.packed.len() as u32);
-        }
-        let index = self.field.classes.len() as u32;
-        self.field.classes.push(class);
-        self.known.insert(words, index);
-        Ok(index)
-    }
-}
-
 /// Addresses of a field.
 #[derive(Debug)]
 enum Addresses {
@@ -309,6 +61,14 @@ impl Addresses {
         match self {
             Addresses::V4(search) => search.find(address as u32),
             Addresses::V6(search) => search.find(address),
+        }
+    }
+
+    /// What finds addresses of this version.
+    fn of(family: Family) -> impl Fn(&[(u128, u32)]) -> Addresses {
+        move |starts| match family {
+            Family::V4 => Addresses::V4(narrow(starts)),
+            Family::V6 => Addresses::V6(Search::new(starts)),
         }
     }
 
@@ -328,10 +88,50 @@ const FIELDS: usize = 5;
 struct Table {
     /// By number here: the rule's number in the list.
     rules: Vec<u16>,
-    fields: [Field; FIELDS],
-    kinds: Search<u16>,
-    ports: [Search<u16>; 2],
-    addresses: [Addresses; 2],
+    kinds: Lookup<Search<u16>>,
+    to_port: Option<Lookup<Search<u16>>>,
+    from: Option<Lookup<Addresses>>,
+    to: Option<Lookup<Addresses>>,
+    from_port: Option<Lookup<Search<u16>>>,
+}
+
+/// A field that some rule names.
+#[derive(Debug)]
+struct Lookup<S> {
+    search: S,
+    field: Field,
+}
+
+impl<S> Lookup<S> {
+    /// The class of a number.
+    #[inline(always)]
+    fn class<K>(&self, find: impl Fn(&S, K) -> u32, number: K) -> Class<'_> {
+        self.field.class(find(&self.search, number))
+    }
+
+    fn new(
+        ranges: Ranges,
+        search: impl Fn(&[(u128, u32)]) -> S,
+        budget: &mut Budget,
+    ) -> Result<Lookup<S>, CompileError> {
+        let (field, starts) = ranges.classes(budget)?;
+        Ok(Lookup {
+            search: search(&starts),
+            field,
+        })
+    }
+
+    /// None if no rule names the field.
+    fn of(
+        ranges: Ranges,
+        search: impl Fn(&[(u128, u32)]) -> S,
+        budget: &mut Budget,
+    ) -> Result<Option<Lookup<S>>, CompileError> {
+        let named = (!ranges.is_open()).then_some(ranges);
+        named
+            .map(|ranges| Lookup::new(ranges, search, budget))
+            .transpose()
+    }
 }
 
 /// No rule.
@@ -419,10 +219,10 @@ fn ranges(list: &Rules, here: &[Option<(u16, &Rule)>], family: Family) -> [Range
 }
 
 /// Intervals of numbers that are narrower.
-fn narrow<K: Copy + Ord + TryFrom<u128>>(starts: &[(u128, u32)], last: K) -> Search<K> {
+fn narrow<K: Number + TryFrom<u128>>(starts: &[(u128, u32)]) -> Search<K> {
     let narrow = |(start, class): &(u128, u32)| Some((K::try_from(*start).ok()?, *class));
     let starts: Vec<_> = starts.iter().filter_map(narrow).collect();
-    Search::new(&starts, last)
+    Search::new(&starts)
 }
 
 impl Table {
@@ -454,66 +254,55 @@ impl Table {
         }
         let here = grouped(here);
         let [kinds, to_port, from, to, from_port] = ranges(list, &here, family);
-        let port = |starts: Vec<(u128, u32)>| narrow(&starts, u16::MAX);
-        let address = |starts: Vec<(u128, u32)>| match family {
-            Family::V4 => Addresses::V4(narrow(&starts, u32::MAX)),
-            Family::V6 => Addresses::V6(Search::new(&starts, u128::MAX)),
-        };
-        let (f0, kinds) = kinds.classes(budget)?;
-        let (f1, to_port) = to_port.classes(budget)?;
-        let (f2, from) = from.classes(budget)?;
-        let (f3, to) = to.classes(budget)?;
-        let (f4, from_port) = from_port.classes(budget)?;
         Ok(Some(Box::new(Table {
             rules: here
                 .iter()
                 .map(|rule| rule.map_or(NONE, |(number, _)| number))
                 .collect(),
-            fields: [f0, f1, f2, f3, f4],
-            kinds: port(kinds),
-            ports: [port(from_port), port(to_port)],
-            addresses: [address(from), address(to)],
+            kinds: Lookup::new(kinds, narrow, budget)?,
+            to_port: Lookup::of(to_port, narrow, budget)?,
+            from: Lookup::of(from, Addresses::of(family), budget)?,
+            to: Lookup::of(to, Addresses::of(family), budget)?,
+            from_port: Lookup::of(from_port, narrow, budget)?,
         })))
     }
 
     #[inline(always)]
     fn first(&self, packet: &Packet, state: State) -> Option<u16> {
-        let (from_port, second) = packet.ports_of_rules();
-        let [ports_from, ports_to] = &self.ports;
-        let [from, to] = &self.addresses;
-        let found = [
-            self.kinds.find(kind(packet.protocol, state)),
-            ports_to.find(second),
-            from.find(packet.from),
-            to.find(packet.to),
-            ports_from.find(from_port),
+        let (from_port, to_port) = packet.ports_of_rules();
+        let kinds = self.kinds.class(Search::find, kind(packet.protocol, state));
+        let others = [
+            self.to_port
+                .as_ref()
+                .map(|port| port.class(Search::find, to_port)),
+            self.to
+                .as_ref()
+                .map(|to| to.class(|to, at| to.find(at), packet.to)),
+            self.from
+                .as_ref()
+                .map(|from| from.class(|from, at| from.find(at), packet.from)),
+            self.from_port
+                .as_ref()
+                .map(|port| port.class(Search::find, from_port)),
         ];
-        let [c0, c1, c2, c3, c4] = found;
-        let [f0, f1, f2, f3, f4] = &self.fields;
-        let (c0, c1, c2) = (f0.class(c0)?, f1.class(c1)?, f2.class(c2)?);
-        let (c3, c4) = (f3.class(c3)?, f4.class(c4)?);
+        let mut blocks = others
+            .iter()
+            .flatten()
+            .fold(kinds.nonzero, |all, class| all & class.nonzero);
         let mut best = NONE;
-        for s in 0..self.rules.len().div_ceil(64 * 64).min(SUMMARY) {
-            let all = [c0, c1, c2, c3, c4].map(|class| class.nonzero.get(s).copied());
-            let mut words = all
-                .into_iter()
-                .fold(u64::MAX, |m, word| m & word.unwrap_or(0));
-            while words != 0 {
-                let bit = words.trailing_zeros();
-                words &= words.wrapping_sub(1);
-                let word = s.wrapping_mul(64).wrapping_add(bit as usize);
-                let first = word.wrapping_mul(64);
-                // A group is in order: what follows a match is no better.
-                if self.rules.get(first).is_none_or(|rule| *rule >= best) {
-                    continue;
-                }
-                let rules = f0.word(c0, s, bit)
-                    & f1.word(c1, s, bit)
-                    & f2.word(c2, s, bit)
-                    & f3.word(c3, s, bit)
-                    & f4.word(c4, s, bit);
-                if rules != 0 {
-                    let index = first.wrapping_add(rules.trailing_zeros() as usize);
+        while blocks != 0 {
+            let index = blocks.trailing_zeros() as usize;
+            blocks &= blocks.wrapping_sub(1);
+            let Block(words) = others
+                .iter()
+                .flatten()
+                .fold(kinds.common(index, Block::ALL), |also, class| {
+                    class.common(index, also)
+                });
+            let first = index.wrapping_mul(WORDS.wrapping_mul(64));
+            for (first, word) in (first..).step_by(64).zip(words) {
+                if word != 0 {
+                    let index = first.wrapping_add(word.trailing_zeros() as usize);
                     best = best.min(self.rules.get(index).copied().unwrap_or(NONE));
                 }
             }
@@ -522,17 +311,19 @@ impl Table {
     }
 
     fn bytes(&self) -> usize {
-        let fields: usize = self.fields.iter().map(Field::bytes).sum();
-        let ports: usize = self.ports.iter().map(Search::bytes).sum();
-        let addresses: usize = self.addresses.iter().map(Addresses::bytes).sum();
-        let rest = self
-            .kinds
-            .bytes()
-            .saturating_add(self.rules.len().saturating_mul(2));
-        fields
-            .saturating_add(ports)
-            .saturating_add(addresses)
-            .saturating_add(rest)
+        let ports = [
+            Some(&self.kinds),
+            self.to_port.as_ref(),
+            self.from_port.as_ref(),
+        ];
+        let ports = ports.into_iter().flatten();
+        let ports = ports.map(|port| port.search.bytes().saturating_add(port.field.bytes()));
+        let addresses = [&self.from, &self.to].into_iter().flatten();
+        let addresses = addresses.map(|of| of.search.bytes().saturating_add(of.field.bytes()));
+        ports
+            .chain(addresses)
+            .sum::<usize>()
+            .saturating_add(size_of_val(&*self.rules))
     }
 }
 
@@ -560,10 +351,7 @@ impl Classifier {
         if list.rules.len() > RULES_MAX {
             return Err(CompileError::TooMany(list.rules.len()));
         }
-        let mut budget = Budget {
-            bytes: BYTES_MAX,
-            words: TIME_MAX,
-        };
+        let mut budget = Budget::new();
         let mut table = |direction, family| Table::new(list, direction, family, &mut budget);
         let (inwards, out) = (Direction::In, Direction::Out);
         Ok(Classifier {

@@ -52,6 +52,7 @@
 )]
 
 mod burst;
+mod class;
 mod classify;
 mod count;
 mod packet;

@@ -303,7 +303,14 @@ fn adversarial_rules() {
         0 => format!("drop in tcp from 10.0.0.0/8 to port {}", 1 + n % 7),
         _ => "drop in tcp from 11.0.0.0/8 to port 80".to_owned(),
     };
-    let text: Vec<String> = (0..10_000).map(nested).collect();
+    // Other rules at each port.
+    let many = |n: u32| {
+        let range = |k: u32| (n * 7_919 + k * 1_021) % 60_000;
+        let ranges = (0..64).map(|k| format!("{}-{}", range(k), range(k) + 1 + n % 97));
+        let ports = ranges.collect::<Vec<_>>().join(",");
+        format!("drop tcp to port {ports}")
+    };
+    let text: Vec<String> = (0..1_024).map(many).collect();
     let refused = Classifier::new(&of_text(&text.join(";")));
     assert_eq!(refused.err(), Some(CompileError::TooLarge));
     let texts: [&dyn Fn(u32) -> String; 4] = [&nested, &both, &prefixes, &holes];
