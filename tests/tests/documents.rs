@@ -1,59 +1,70 @@
-//! What the README tells people to type works as it is written.
+//! What the README and the guides tell people to type works as it is written.
 
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
-use windlass_tests::{program, run, skip};
+use windlass_tests::{Image, check_qemu, program, run, skip};
 
-/// A shell example: its lines, and who types it.
+fn root() -> &'static Path {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
+    tests.parent().expect("the tree")
+}
+
+/// A shell example, or one in Python: its lines, and who types it.
 struct Example {
     lines: Vec<String>,
     by: Typist,
-    /// Its lines are commands behind a prompt, and what they answer.
-    is_session: bool,
+    kind: Kind,
 }
 
+#[derive(PartialEq)]
 enum Typist {
     Root,
     Nobody,
-    /// Why not.
-    None(String),
+    /// Root, while a machine runs at the VNIC `web`.
+    BesideGuest,
+    /// Another test, of this name.
+    Other(String),
 }
 
-/// The shell examples and sessions of a page.
+#[derive(PartialEq)]
+enum Kind {
+    Lines,
+    /// Its lines are commands behind a prompt, and what they answer.
+    Session,
+    Python,
+}
+
+/// The examples and sessions of a page.
 fn examples(page: &str) -> Vec<Example> {
     let mut found = Vec::new();
     let parts: Vec<&str> = page.split("\n```").collect();
     for pair in parts.chunks_exact(2) {
         let said = pair[0].trim_end().rsplit('\n').next().unwrap_or_default();
         let (language, fence) = pair[1].split_once('\n').unwrap_or_default();
-        let is_session = fence
-            .lines()
-            .next()
-            .is_some_and(|line| prompted(line).is_some());
-        if language != "sh" && !is_session {
-            continue;
-        }
+        let first = fence.lines().next();
+        let kind = match language {
+            "sh" => Kind::Lines,
+            "python" => Kind::Python,
+            _ if first.is_some_and(|line| prompted(line).is_some()) => Kind::Session,
+            _ => continue,
+        };
         let comment = said.rsplit_once("<!-- ").map_or("", |(_, comment)| comment);
         let comment = comment.trim_end_matches(" -->");
         let is_test = comment.contains('_') && !comment.contains(' ');
-        let by = match comment.strip_prefix("not typed: ") {
-            Some(why) => Typist::None(why.to_owned()),
-            None if is_test => Typist::None(format!("`{comment}` types it")),
-            None if comment == "typed as nobody" => Typist::Nobody,
-            None => Typist::Root,
+        let by = match comment {
+            _ if is_test => Typist::Other(comment.to_owned()),
+            "typed as nobody" => Typist::Nobody,
+            "typed beside a guest" => Typist::BesideGuest,
+            _ => Typist::Root,
         };
-        let joined = match is_session {
-            true => fence.to_owned(),
-            false => fence.replace("\\\n", " "),
+        let joined = match kind {
+            Kind::Lines => fence.replace("\\\n", " "),
+            Kind::Session | Kind::Python => fence.to_owned(),
         };
         let lines = joined.lines().map(str::to_owned).collect();
-        found.push(Example {
-            lines,
-            by,
-            is_session,
-        });
+        found.push(Example { lines, by, kind });
     }
     found
 }
@@ -79,18 +90,21 @@ fn steps(example: &Example) -> Vec<(&str, Vec<&str>)> {
     steps
 }
 
-/// A session as a script has it: each answer between two marks, errors with the rest.
+/// A session as a script has it: each answer between two marks, errors with the rest. What a person ends with Ctrl-C is ended when it
+/// has said as many lines as the page shows above that.
 fn script_of_session(example: &Example) -> String {
     let mut script = String::new();
-    for (line, _) in steps(example) {
+    for (line, shown) in steps(example) {
         let (user, command) = prompted(line).expect("a command");
         let who = match user {
             "" => String::new(),
             user => format!("setpriv --reuid={user} --regid={user} --clear-groups "),
         };
+        let until = shown.iter().position(|line| line.starts_with("^C"));
+        let until = until.map_or(String::new(), |lines| format!("interrupted {lines} "));
         let _ = writeln!(
             script,
-            "echo '{MARK}'; {{ {who}{command}; }} 2>&1 || true; echo '{MARK}'"
+            "echo '{MARK}'\n{{ {until}{who}{command}\n}} 2>&1 || true\necho '{MARK}'"
         );
     }
     script
@@ -98,8 +112,9 @@ fn script_of_session(example: &Example) -> String {
 
 const MARK: &str = "@@@";
 
-/// Numbers and link-layer addresses differ from run to run.
+/// Numbers, times and link-layer addresses differ from run to run.
 fn settled(word: &str) -> String {
+    let word = word.trim_end_matches(',').trim_start_matches("^C");
     let is_mac = word.len() == 17 && word.bytes().filter(|byte| *byte == b':').count() == 5;
     let mac = word.split_once("mac=").map_or("", |(_, mac)| mac);
     if is_mac {
@@ -108,26 +123,32 @@ fn settled(word: &str) -> String {
     if mac.len() >= 17 && mac.as_bytes().get(2) == Some(&b':') {
         return settled(&word.replace(&mac[..17], "MAC"));
     }
-    let is_number = word.parse::<f64>().is_ok();
-    if is_number {
+    let is_time = |letter: char| letter.is_ascii_digit() || ":.-TZ".contains(letter);
+    let is_number = |word: &str| word.parse::<f64>().is_ok();
+    if word.contains(':') && word.chars().all(is_time) {
+        "TIME".to_owned()
+    } else if is_number(word) || word.strip_suffix(['k', 'M', 'G']).is_some_and(is_number) {
         "0".to_owned()
     } else {
         word.to_owned()
     }
 }
 
-/// Each line that a session shows stands in the answer, in its order.
+/// Each line that a session shows stands in the answer, in its order; "..." stands for what was left out.
 fn is_answered(shown: &[&str], answer: &str) -> Result<(), String> {
     let words = |text: &str| text.split_whitespace().map(settled).collect::<Vec<_>>();
     let answer = words(answer);
     let mut rest = &answer[..];
-    for line in shown.iter().filter(|line| !line.is_empty()) {
-        let line = words(line);
+    for part in shown.iter().flat_map(|line| line.split("...")) {
+        let part = words(part);
+        if part.is_empty() {
+            continue;
+        }
         let at = rest
-            .windows(line.len())
-            .position(|found| *found == line[..]);
-        let at = at.ok_or_else(|| line.join(" "))?;
-        rest = &rest[at + line.len()..];
+            .windows(part.len())
+            .position(|found| *found == part[..]);
+        let at = at.ok_or_else(|| part.join(" "))?;
+        rest = &rest[at + part.len()..];
     }
     Ok(())
 }
@@ -227,7 +248,7 @@ fn is_understood(line: &str) -> bool {
 /// Every command in the pages is one that the programs understand: what they are refused is a daemon.
 #[test]
 fn commands_are_understood() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let root = root();
     let mut pages: Vec<_> = [
         "README.md",
         "ARCHITECTURE.md",
@@ -253,93 +274,27 @@ fn commands_are_understood() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// All commands of windlass, ip and testpmd in the README succeed, one after the other, in namespaces of the test's own. `make` and
-/// `windlass run` have tests of their own (CI itself, `demo.rs`, `programs.rs`).
-#[test]
-fn the_readme_can_be_typed() {
-    const NAME: &str = "the_readme_can_be_typed";
-    if !rustix::process::geteuid().is_root() {
-        return skip(NAME, "only root can make namespaces with names");
-    }
-    if Command::new("dpdk-testpmd")
-        .arg("--version")
-        .output()
-        .is_err()
-    {
-        return skip(NAME, "there is no dpdk-testpmd");
-    }
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md");
-    let page = std::fs::read_to_string(page).expect("the README");
-    let mut script = String::from(
-        "set -eu\n\
-         mount -t tmpfs tmpfs /run\n\
-         mount -t tmpfs tmpfs /var/lib\n\
-         ip link set lo up\n",
-    );
-    script.push_str(TESTPMD);
-    let mut commands = 0;
-    for line in examples(&page).into_iter().flat_map(|e| e.lines) {
-        let is_elsewhere = ["windlass run", "windlass sockets"];
-        if is_elsewhere.iter().any(|words| line.starts_with(words)) {
-            continue;
-        }
-        if line.starts_with("windlassd &") {
-            script.push_str("windlassd & daemon=$!\n");
-            script.push_str(
-                "until windlass status > /dev/null 2>&1; do kill -0 $daemon; sleep 0.05; done\n",
-            );
-        } else if ["windlass ", "ip ", "dpdk-testpmd "]
-            .iter()
-            .any(|word| line.starts_with(word))
-        {
-            commands += 1;
-            let _ = writeln!(script, "{line}");
-        }
-    }
-    script.push_str("kill $daemon; wait $daemon\n");
-    assert!(commands >= 10, "{commands} commands in the README");
-    let programs = program("windlassd");
-    let programs = programs.parent().expect("a directory").display();
-    let path = std::env::var("PATH").unwrap_or_default();
-    let mut command = Command::new("unshare");
-    command
-        .args([
-            "--net",
-            "--mount",
-            "--pid",
-            "--fork",
-            "--kill-child",
-            "--mount-proc",
-        ])
-        .args(["bash", "-xc", &script])
-        .env("PATH", format!("{programs}:{path}"))
-        .env_remove("WINDLASS_SOCKET");
-    let done = run(&mut command);
-    assert_eq!(done.code, 0, "{}\n{}", done.out, done.err);
-    assert!(done.out.contains(" 0% packet loss"), "{}", done.out);
-    assert!(
-        done.out.contains("<interface type='vhostuser'>"),
-        "{}",
-        done.out
-    );
-}
-
-/// What a machine has on which the guides are typed: the programs, accounts, a wire, and nothing of this machine's daemons.
+/// What a machine has on which the pages are typed: the programs as they were built, accounts, a wire, and nothing of this machine's
+/// daemons. What is installed on it goes with it.
 const MACHINE: &str = r#"
 set -eu
-programs=$1
-mount --bind "$programs" /mnt
+mount --bind "$1" /mnt
+mount --bind "$2" /media
 mount -t tmpfs tmpfs /run
+for file in "${@:3}"; do cp "$file" /run; done
 mount -t tmpfs -o mode=1777 tmpfs /tmp
 mount -t tmpfs tmpfs /var/lib
+for place in etc usr/local; do
+    mkdir -p /run/own/$place/{upper,work}
+    mount -t overlay own -o lowerdir=/$place,upperdir=/run/own/$place/upper,workdir=/run/own/$place/work /$place
+done
+mkdir /tmp/target
+ln -s /mnt /tmp/target/release
 cd /tmp
 export PATH=/mnt:$PATH
-cp /etc/passwd /run/passwd
-printf '%s\n' ann:x:1001:1001::/:/bin/sh libvirt-qemu:x:64055:64055::/:/bin/false >> /run/passwd
-mount --bind /run/passwd /etc/passwd
-cp /etc/group /run/group
-printf '%s\n' ann:x:1001: libvirt-qemu:x:64055: kvm:x:64056: >> /run/group
-mount --bind /run/group /etc/group
+sed -i -E '/^(ann|libvirt-qemu|kvm):/d' /etc/passwd /etc/group
+printf '%s\n' ann:x:1001:1001::/:/bin/sh libvirt-qemu:x:64055:64055::/:/bin/false >> /etc/passwd
+printf '%s\n' ann:x:1001: libvirt-qemu:x:64055: kvm:x:104: >> /etc/group
 ip link set lo up
 ip link add eth0 type veth peer name wire
 ip link set eth0 up
@@ -348,31 +303,90 @@ ip link set wire up
 started() { until windlass "$@" status > /dev/null 2>&1; do kill -0 $daemon; sleep 0.05; done; }
 # What goes on until somebody ends it is ended after a second.
 endless() { timeout --signal=INT 1 "$@" || [ $? = 124 ]; }
+# What goes on until somebody ends it is ended when it has said so many lines.
+interrupted() {
+    local lines=$1
+    env --default-signal=INT "${@:2}" > /run/said 2>&1 &
+    until [ "$(wc -l < /run/said)" -ge "$lines" ]; do kill -0 $!; sleep 0.05; done
+    kill -INT $!
+    wait $!
+    cat /run/said
+}
 export -f started endless
+# The programs are built; that the tests and the demo work is for CI and demo.rs to say, who run them.
+make() {
+    case $1 in
+    demo | test) command make -C /media -n "$1" > /dev/null ;;
+    *) command make -C /media -o build BIN=/tmp/target/release "$@" ;;
+    esac
+}
+# All is typed as root.
+sudo() { "$@"; }
+# The program without windows, which takes the same file.
+wireshark() { tshark "${@/-k/-n}"; }
+# DPDK's program goes on in the background once its VNIC is up.
+dpdk-testpmd() {
+    command dpdk-testpmd "$@" < <(exec sleep 60) > /run/testpmd.log 2>&1 &
+    until [ "$(windlass vnic show m0 -p -o state)" = up ]; do kill -0 $!; sleep 0.05; done
+}
+# So does a virtual machine.
+guest() {
+    local words line=
+    words=$(windlass vnic qemu-args "$1" --memory 262152K --accel tcg)
+    coproc machine {
+        exec qemu-system-x86_64 -cpu max -nodefaults -no-user-config -display none -serial stdio -kernel /run/vmlinuz-* \
+            -initrd /run/initramfs -append "$GUEST_KERNEL" ${words//\\$'\n'/ },vectors=0 2> /run/qemu.log
+    }
+    until [[ $line = @ready* ]]; do read -r line || { cat /run/qemu.log; exit 1; }; done <&${machine[0]}
+    echo 'ip link set eth0 up' >&${machine[1]}
+    until [ "$(windlass vnic show "$1" -p -o state)" = up ]; do kill -0 $machine_PID; sleep 0.05; done
+}
 # The trace is no answer.
 exec 9>&2
 BASH_XTRACEFD=9
 "#;
 
-/// DPDK's program goes on in the background once its VNIC is up.
-const TESTPMD: &str = r#"
-dpdk-testpmd() {
-    command dpdk-testpmd "$@" < <(exec sleep 60) > /run/testpmd.log 2>&1 &
-    until [ "$(windlass vnic show m0 -p -o state)" = up ]; do kill -0 $!; sleep 0.05; done
-}
-"#;
+/// Says where the pip is that a Python with ensurepip has with it.
+const PIP: &str = "import ensurepip, glob; \
+    print(glob.glob((ensurepip._WHEEL_PKG_DIR or ensurepip.__path__[0] + \"/_bundled\") + \"/pip-*.whl\")[0])";
 
-/// What a guide takes for granted.
-fn granted(page: &str) -> &'static str {
+/// What a page takes for granted.
+fn granted(page: &str, text: &str) -> String {
+    let workers = match std::thread::available_parallelism().map_or(1, usize::from) {
+        1 => "0",
+        _ => "0,1",
+    };
+    let mut granted = format!(
+        "mkdir -p /etc/windlass\n\
+         echo 'workers = \"{workers}\"' > /etc/windlass/windlass.toml\n"
+    );
+    // These start it themselves.
+    if !["README.md", "user-guide.md"].contains(&page) {
+        granted.push_str("windlassd & daemon=$!\nstarted\n");
+    }
     match page {
-        "operator-guide.md" => {
+        "operator-guide.md" => granted.push_str(
             "ip netns add a\n\
              windlass bridge create br0\n\
              windlass vnic create v0 --bridge br0 --attach tap,netns=a,queues=2\n\
-             until [ \"$(windlass vnic show v0 -p -o rings-now)\" = 2 ]; do sleep 0.05; done\n"
+             until [ \"$(windlass vnic show v0 -p -o rings-now)\" = 2 ]; do sleep 0.05; done\n",
+        ),
+        "packet-programs.md" => {
+            let (_, program) = text.split_once("```c\n").expect("a program");
+            let (program, _) = program.split_once("```").expect("its end");
+            let _ = write!(
+                granted,
+                "windlass bridge create br0\n\
+                 cat > lengths.c <<'END'\n{program}END\n\
+                 python3 -m venv --without-pip /run/python\n\
+                 PATH=/run/python/bin:$PATH\n\
+                 pip() {{ python3 \"$(python3 -c '{PIP}')\"/pip \"$@\"; }}\n"
+            );
         }
-        _ => "",
+        _ => {}
     }
+    granted.push_str("set -x\n");
+    granted
 }
 
 /// A line as a script has it.
@@ -380,7 +394,7 @@ fn scripted(line: &str) -> String {
     let (line, _) = line.split_once(" #").unwrap_or((line, ""));
     let line = line.trim_end();
     if let Some(daemon) = line.strip_suffix('&')
-        && daemon.starts_with("windlassd")
+        && daemon.split(' ').any(|word| word.ends_with("windlassd"))
     {
         let mut words = daemon.split_whitespace();
         let socket = words
@@ -389,16 +403,30 @@ fn scripted(line: &str) -> String {
         let socket = socket.map_or(String::new(), |socket| format!(" --socket {socket}"));
         return format!("{daemon}& daemon=$!\nstarted{socket}\n");
     }
-    match line.ends_with(" -i 1") || line == "windlass monitor" {
+    let endless = ["windlass monitor", "windlass snoop ", "./lengths "];
+    let is_endless = line.ends_with(" -i 1") || endless.iter().any(|words| line.starts_with(words));
+    match is_endless {
         true => format!("endless {line}\n"),
+        // A server is there when it answers.
+        false if line.contains("redis-server") && line.ends_with('&') => {
+            format!("{line}\nuntil redis-cli -p 6399 ping; do kill -0 $!; sleep 0.05; done\n")
+        }
         false => format!("{line}\n"),
     }
 }
 
 /// A fence as a script has it. A shell that is started in it gets the lines behind it.
 fn script_of(example: &Example) -> String {
-    if example.is_session {
-        return script_of_session(example);
+    match example.kind {
+        Kind::Session if example.by == Typist::BesideGuest => {
+            return format!("guest web\n{}", script_of_session(example));
+        }
+        Kind::Session => return script_of_session(example),
+        Kind::Python => {
+            let lines = example.lines.join("\n");
+            return format!("endless python3 - <<'END'\nimport windlass\n{lines}\nEND\n");
+        }
+        Kind::Lines => {}
     }
     let mut script = String::new();
     for (at, line) in example.lines.iter().enumerate() {
@@ -431,17 +459,13 @@ fn script_of(example: &Example) -> String {
     }
 }
 
-/// Runs the lines of a page on a machine of their own; they have to succeed. What its sessions answer.
-fn type_all(page: &str, lines: &str) -> Vec<String> {
-    let granted = granted(page);
-    let workers = match std::thread::available_parallelism().map_or(1, usize::from) {
-        1 => "0",
-        _ => "0,1",
-    };
-    let script = format!(
-        "{MACHINE}{TESTPMD}windlassd --workers {workers} & daemon=$!\nstarted\nset -x\n{granted}{lines}"
-    );
-    let done = Command::new("unshare")
+/// Runs the examples of a page on a machine of their own; they have to succeed. What it said.
+fn type_all(page: &str, text: &str, examples: &[&Example], image: Option<&Image>) -> String {
+    let granted = granted(page, text);
+    let lines: String = examples.iter().map(|e| script_of(e)).collect();
+    let script = format!("{MACHINE}{granted}{lines}");
+    let mut command = Command::new("unshare");
+    command
         .args([
             "--net",
             "--mount",
@@ -452,80 +476,109 @@ fn type_all(page: &str, lines: &str) -> Vec<String> {
         ])
         .args(["bash", "-c", &script, "bash"])
         .arg(program("windlassd").parent().expect("a directory"))
+        .arg(root())
+        .env("GUEST_KERNEL", Image::KERNEL_ARGUMENTS)
         .env_remove("WINDLASS_SOCKET")
-        .output()
-        .expect("unshare");
-    let said = String::from_utf8_lossy(&done.stderr);
-    assert!(done.status.success(), "{page}: {said}");
-    let said = String::from_utf8_lossy(&done.stdout);
-    let mark = format!("{MARK}\n");
-    let answers = said.split(mark.as_str()).skip(1).step_by(2);
-    answers.map(str::to_owned).collect()
+        .env_remove("MAKEFLAGS");
+    if let Some(image) = image {
+        command.arg(&image.kernel).arg(&image.initramfs);
+    }
+    let done = run(&mut command);
+    assert_eq!(done.code, 0, "{page}: {}", done.err);
+    done.out
 }
 
-/// Every shell example of the guides succeeds, line by line, from top to bottom, on a machine of the test's own with one daemon for
-/// each guide. Sessions answer what the page shows. An example that is not typed says why in the text, and is counted.
+/// What the sessions of a page show, and its machine did not say; and how many lines were compared.
+fn differences(page: &str, examples: &[&Example], said: &str) -> (String, usize) {
+    let mark = format!("{MARK}\n");
+    let answers: Vec<&str> = said.split(mark.as_str()).skip(1).step_by(2).collect();
+    let sessions = examples.iter().filter(|e| e.kind == Kind::Session);
+    let steps: Vec<_> = sessions.flat_map(|e| steps(e)).collect();
+    assert_eq!(steps.len(), answers.len(), "{page}: answers");
+    let (mut wrong, mut compared) = (String::new(), 0);
+    for ((command, shown), answer) in steps.iter().zip(&answers) {
+        compared += shown.len();
+        if let Err(line) = is_answered(shown, answer) {
+            let _ = writeln!(wrong, "{page}: {command}\nlacks: {line}\nanswer: {answer}");
+        }
+    }
+    (wrong, compared)
+}
+
+/// Whether a test of this name is in one of these files.
+fn is_test(name: &str) -> bool {
+    let files = std::fs::read_dir(root().join("tests/tests")).expect("the tests");
+    files.flatten().any(|file| {
+        let text = std::fs::read_to_string(file.path()).unwrap_or_default();
+        text.contains(&format!("#[test]\nfn {name}()"))
+    })
+}
+
+/// Every example of the README and the guides succeeds, line by line, from top to bottom, on a machine of the test's own for each page.
+/// Sessions answer what the page shows.
 #[test]
-fn the_guides_can_be_typed() {
-    const NAME: &str = "the_guides_can_be_typed";
+fn the_pages_can_be_typed() {
+    const NAME: &str = "the_pages_can_be_typed";
     if !rustix::process::geteuid().is_root() {
         return skip(NAME, "only root can make namespaces with names");
     }
-    for tool in ["curl", "dpdk-testpmd"] {
+    for tool in ["curl", "dpdk-testpmd", "redis-server", "tshark", "make"] {
         if Command::new(tool).arg("--version").output().is_err() {
             return skip(NAME, &format!("there is no {tool}"));
         }
     }
-    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
-    let (mut typed, mut compared, mut left, mut wrong) = (0, 0, Vec::new(), Vec::new());
-    let mut pages: Vec<_> = std::fs::read_dir(&docs)
-        .expect("the guides")
-        .map(|entry| {
-            entry
-                .expect("an entry")
-                .file_name()
-                .into_string()
-                .expect("a name")
-        })
-        .filter(|name| name.ends_with(".md"))
-        .collect();
-    pages.sort();
-    for page in pages {
-        let text = std::fs::read_to_string(docs.join(&page)).expect("a page");
-        let examples = examples(&text);
-        let (run, not): (Vec<_>, Vec<_>) = examples
-            .iter()
-            .partition(|e| !matches!(e.by, Typist::None(_)));
-        for example in not {
-            if let Typist::None(why) = &example.by {
-                println!("not typed: {page}: {} lines: {why}", example.lines.len());
+    let place = tempfile::tempdir().expect("a directory");
+    let image = check_qemu().and_then(|()| Image::make(place.path()));
+    let mut pages = vec![root().join("README.md")];
+    let docs = std::fs::read_dir(root().join("docs")).expect("the guides");
+    pages.extend(docs.map(|entry| entry.expect("an entry").path()));
+    pages.retain(|page| page.extension().is_some_and(|end| end == "md"));
+    let pages = pages.iter().map(|path| {
+        let page = path.file_name().and_then(|name| name.to_str());
+        let text = std::fs::read_to_string(path).expect("a page");
+        (page.expect("a name"), text)
+    });
+    let pages: Vec<_> = pages.collect();
+    let (mut typed, mut compared, mut wrong) = (0, 0, String::new());
+    std::thread::scope(|scope| {
+        let mut machines = Vec::new();
+        for (page, text) in &pages {
+            let examples = examples(text);
+            typed += examples.iter().map(|e| e.lines.len()).sum::<usize>();
+            for example in &examples {
+                if let Typist::Other(name) = &example.by {
+                    assert!(is_test(name), "{page}: there is no test {name}");
+                }
             }
-            left.push(example.lines.len());
-        }
-        typed += run.iter().map(|e| e.lines.len()).sum::<usize>();
-        if run.is_empty() {
-            continue;
-        }
-        let lines: String = run.iter().map(|e| script_of(e)).collect();
-        let answers = type_all(&page, &lines);
-        let sessions = run.iter().filter(|e| e.is_session);
-        let steps: Vec<_> = sessions.flat_map(|e| steps(e)).collect();
-        assert_eq!(steps.len(), answers.len(), "{page}: answers");
-        for ((command, shown), answer) in steps.iter().zip(&answers) {
-            compared += shown.len();
-            if let Err(line) = is_answered(shown, answer) {
-                wrong.push(format!(
-                    "{page}: {command}\nlacks: {line}\nanswer: {answer}"
-                ));
+            if let Err(reason) = &image
+                && examples.iter().any(|e| e.by == Typist::BesideGuest)
+            {
+                skip(&format!("{NAME}: {page}"), reason);
+                continue;
             }
+            let image = image.as_ref().ok();
+            machines.push(scope.spawn(move || {
+                let examples = examples.iter();
+                let here = examples.filter(|e| !matches!(e.by, Typist::Other(_)));
+                let here: Vec<_> = here.collect();
+                if here.is_empty() {
+                    return (String::new(), 0);
+                }
+                let said = type_all(page, text, &here, image);
+                if *page == "README.md" {
+                    assert!(said.contains(" 0% packet loss"), "{said}");
+                    assert!(said.contains("<interface type='vhostuser'>"), "{said}");
+                }
+                differences(page, &here, &said)
+            }));
         }
-    }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(typed >= 60, "{typed} lines are typed");
-    assert!(compared >= 15, "{compared} lines of output are compared");
-    assert_eq!(
-        (left.len(), left.iter().sum::<usize>()),
-        (9, 64),
-        "examples that are not typed, and their lines"
-    );
+        for machine in machines {
+            let (differ, lines) = machine.join().expect("a page that can be typed");
+            wrong.push_str(&differ);
+            compared += lines;
+        }
+    });
+    assert!(wrong.is_empty(), "{wrong}");
+    assert!(typed >= 230, "{typed} lines are typed");
+    assert!(compared >= 60, "{compared} lines of output are compared");
 }

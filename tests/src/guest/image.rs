@@ -54,6 +54,9 @@ pub struct Image {
 }
 
 impl Image {
+    /// What the kernel is told, whoever starts the machine. Its test whether the timer ticks fails where the emulator gets no processor.
+    pub const KERNEL_ARGUMENTS: &str = "console=ttyS0 quiet panic=1 net.ifnames=0 no_timer_check";
+
     /// Makes an initramfs in `directory` for the newest kernel at hand.
     ///
     /// # Errors

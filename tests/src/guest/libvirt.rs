@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use super::{Console, Image, KERNEL};
+use super::{Console, Image};
 use crate::lab::{Lab, Output, run, until_some};
 
 /// What libvirt writes outside of the directories that its configuration names.
@@ -105,12 +105,13 @@ impl Libvirt {
     pub fn start_machine(&self, image: &Image, name: &str, memory: &str, devices: &str) {
         let serial = self.serial(name);
         let (kernel, initramfs) = (image.kernel.display(), image.initramfs.display());
+        let kernel_arguments = Image::KERNEL_ARGUMENTS;
         let xml = format!(
             "<domain type='qemu'>
             <name>{name}</name><memory unit='MiB'>256</memory><vcpu>2</vcpu>
             {memory}
             <os><type arch='x86_64' machine='pc'>hvm</type>
-              <kernel>{kernel}</kernel><initrd>{initramfs}</initrd><cmdline>{KERNEL} pci=nomsi</cmdline></os>
+              <kernel>{kernel}</kernel><initrd>{initramfs}</initrd><cmdline>{kernel_arguments} pci=nomsi</cmdline></os>
             <features><acpi/></features><cpu mode='maximum'/>
             <devices>
               <serial type='unix'><source mode='bind' path='{}'/></serial>

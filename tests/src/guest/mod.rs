@@ -33,8 +33,6 @@ use crate::lab::{run, until_some};
 
 /// How long a command of QEMU's control protocol may take: emulated, on a machine that others use too.
 const COMMAND: Duration = Duration::from_secs(180);
-/// What a kernel is told, whoever starts the machine.
-const KERNEL: &str = "console=ttyS0 quiet panic=1 net.ifnames=0";
 /// What each machine has; more than it needs to hold the files of its tests twice. No multiple of 256 KiB: of memory
 /// that is one, QEMU before 9.0 loses what an emulated processor writes while a migration copies it (its commit
 /// 03bfc2188f06).
@@ -94,7 +92,7 @@ impl Guest {
             .arg(&image.kernel)
             .arg("-initrd")
             .arg(&image.initramfs)
-            .args(["-append", KERNEL])
+            .args(["-append", Image::KERNEL_ARGUMENTS])
             .args(["-serial", &listen(&serial), "-qmp", &listen(&control)])
             // An IOMMU has to be there before what is behind it.
             .args(more)
