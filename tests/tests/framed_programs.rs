@@ -769,7 +769,8 @@ fn a_set_user_id_program_goes_to_the_system() {
     );
 }
 
-/// pkg-config finds what was installed; the library has its version in its name and in every symbol, and exports nothing else.
+/// pkg-config finds what was installed; the library has its version in its name and in every symbol, and exports nothing else. The static
+/// one is a single object, and exports the same.
 #[test]
 fn the_library_is_found() {
     let prefix = installed();
@@ -786,6 +787,14 @@ fn the_library_is_found() {
         names.push(name);
     }
     assert_eq!(names.len(), 25, "{}", symbols.out);
+    let archive = prefix.join("lib/libwindlass.a");
+    let members = run(Command::new("ar").arg("t").arg(&archive)).out;
+    assert_eq!(members.lines().count(), 1, "{members}");
+    let mut nm = Command::new("nm");
+    let symbols = run(nm.args(["-g", "-P", "--defined-only"]).arg(archive));
+    let lines = symbols.out.lines().skip(1);
+    let exported: Vec<_> = lines.filter_map(|line| line.split(' ').next()).collect();
+    assert_eq!(exported, names);
     let dynamic = run(Command::new("readelf").arg("-d").arg(&library));
     assert!(
         dynamic.out.contains("[libwindlass.so.1]"),
