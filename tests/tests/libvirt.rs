@@ -85,6 +85,7 @@ fn a_domain_of_libvirt() {
     let details =
         |daemon: &Daemon, vnic: &str, key: &str| daemon.show("vnic", vnic)["details"][key].clone();
     assert_eq!(details(&daemon, "g0", "queue-pairs"), "2");
+    assert_eq!(details(&daemon, "g0", "rss-table"), "64,64");
     assert_eq!(details(&daemon, "g1", "ring-layout"), "packed");
 
     daemon.kill();

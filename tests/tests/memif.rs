@@ -234,9 +234,14 @@ fn flows_come_on_all_rings() {
         };
         let all = used();
         assert_eq!(all.len(), usize::from(rings), "{all:?}");
+        let table = || daemon.show("vnic", &name)["details"]["rss-table"].clone();
+        let equal = vec![(128 / rings).to_string(); rings.into()].join(",");
+        let if_several = |text: &str| (rings > 1).then(|| text.to_owned());
+        assert_eq!(table().as_str().map(str::to_owned), if_several(&equal));
         daemon.must(&format!("vnic set {name} rss-weights=0,1"));
         let last = usize::from(rings > 1);
         until("all flows come on one ring", || used().keys().eq([&last]));
+        assert_eq!(table().as_str().map(str::to_owned), if_several("0,128"));
         daemon.must(&format!("vnic set {name} rss-weights=equal"));
         until("all rings are used", || used().len() == usize::from(rings));
         daemon.refuses(2, &format!("vnic set {name} rss-weights=0,0"));

@@ -253,7 +253,17 @@ fn own(page: &mut Roff, name: &str) {
                 page.term(reason.word(), &format!("{}.", reason.text()));
             }
         }
-        "vnic" => documents::attachments(page),
+        "vnic" => {
+            documents::attachments(page);
+            page.heading("DETAILS");
+            page.paragraph("What show says of a VNIC with several rings towards its peer, while that is attached:");
+            page.term("rss-hash", "What a frame's ring is found by.");
+            page.term(
+                "rss-table",
+                "How many of the 128 entries of the table that the hash leads to each ring has, ring 0 first. If workers have different \
+                 rings, a table for each of them. Set by rss-weights.",
+            );
+        }
         "metrics" => {
             page.heading("METRICS");
             for metric in metrics::all() {

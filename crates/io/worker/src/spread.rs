@@ -104,20 +104,8 @@ impl Table {
         if choices == 0 {
             return;
         }
-        let is_weighed = bits(choices).any(|ring| weights.of(ring) > 0);
-        let weights = if is_weighed {
-            weights
-        } else {
-            Weights::default()
-        };
-        let total: usize = bits(choices).map(|ring| weights.of(ring)).sum();
-        let (mut room, mut sum, mut given) = ([0usize; RINGS_MAX], 0, 0);
-        for ring in bits(choices) {
-            sum += weights.of(ring);
-            room[ring] = ENTRIES * sum / total - given;
-            given += room[ring];
-        }
-        let shares = room;
+        let shares = shares(choices, weights);
+        let mut room = shares;
         let mut homeless = Vec::with_capacity(ENTRIES);
         for (entry, ring) in self.rings.iter().enumerate() {
             match room.get_mut(usize::from(*ring)) {
@@ -185,6 +173,24 @@ impl Table {
         }
         self.rings[entry]
     }
+}
+
+/// Entries of a table that each ring has, where `choices`, a bit for each ring, share them by these weights.
+pub fn shares(choices: u32, weights: Weights) -> [usize; RINGS_MAX] {
+    let is_weighed = bits(choices).any(|ring| weights.of(ring) > 0);
+    let weights = if is_weighed {
+        weights
+    } else {
+        Weights::default()
+    };
+    let total: usize = bits(choices).map(|ring| weights.of(ring)).sum();
+    let (mut shares, mut sum, mut given) = ([0; RINGS_MAX], 0, 0);
+    for ring in bits(choices) {
+        sum += weights.of(ring);
+        shares[ring] = ENTRIES * sum / total - given;
+        given += shares[ring];
+    }
+    shares
 }
 
 /// Indices of the bits that are set.

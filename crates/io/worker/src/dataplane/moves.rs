@@ -8,9 +8,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
+use windlass_attach::port::Lane;
+
 use super::{DataPlane, DataPlaneError, GRACE_MAX};
 use crate::command::Command;
 use crate::placement::Placement;
+use crate::spread::{self, RINGS_MAX};
 use crate::worker::{Handed, Handover};
 
 impl DataPlane {
@@ -24,6 +27,17 @@ impl DataPlane {
         let member = self.members.get(usize::from(id)).and_then(Option::as_ref);
         let rings = member.map_or(0, |member| usize::from(member.rings));
         self.placement.rings(id).get(..rings).unwrap_or(&[])
+    }
+
+    /// How each worker shares what it sends a member among the member's rings: entries of its table ([`spread`]), by ring. None: the member
+    /// has no rings to choose from.
+    pub fn shares(&self, id: u16) -> Option<Vec<[usize; RINGS_MAX]>> {
+        let member = self.members.get(usize::from(id))?.as_ref()?;
+        let tx = member.tx.as_ref().filter(|tx| tx.has_choice())?;
+        let workers = self.workers.len() as u16;
+        let lanes = (0..workers).map(|worker| Lane { worker, workers });
+        let shares = lanes.map(|lane| spread::shares(tx.choices(lane), member.tuning.weights));
+        Some(shares.collect())
     }
 
     /// The workers that serve a bridge: the home of its table, and those of its members' rings.

@@ -55,6 +55,9 @@ use super::translate::{self, mac_word};
 use crate::backend::{BackendError, Place, StateSink};
 use crate::shares::PerUser;
 
+/// What [`windlass_worker::spread`] hashes.
+const RSS_HASH: &str = "keyed, of addresses, ports and protocol; in tunnels of the inner packet";
+
 /// Work for this thread.
 pub type Request = Box<dyn FnOnce(&mut Ports) + Send>;
 
@@ -741,6 +744,9 @@ impl Ports {
         let standby = self
             .describe_standby(member)
             .map(|place| ("standby", place));
+        let shares = self.plane.shares(member.id);
+        let shares = shares.map(|shares| ("rss-table", translate::shares(&shares)));
+        let hash = shares.is_some().then(|| ("rss-hash", RSS_HASH.to_owned()));
         let rests = rests.map(|left| {
             let why = "access to its memory took too long";
             ("suspended", format!("for {} s: {why}", left.as_secs() + 1))
@@ -758,6 +764,8 @@ impl Ports {
                 .chain(tree)
                 .chain(standby)
                 .chain(rests)
+                .chain(hash)
+                .chain(shares)
                 .map(|(name, value)| (name.to_owned(), value))
                 .collect(),
         }

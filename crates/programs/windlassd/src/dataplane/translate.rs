@@ -18,7 +18,7 @@ use windlass_nic::{DhcpNospoof, IpNospoof, Methods, Protection};
 use windlass_shm::{HugePages, Quota};
 use windlass_stats::{Drop, MemberTotals};
 use windlass_worker::dataplane::BridgeTuning;
-use windlass_worker::spread::Weights;
+use windlass_worker::spread::{RINGS_MAX, Weights};
 use windlass_worker::{MemberTuning, Spin};
 
 use super::firewalls::Firewalls;
@@ -114,6 +114,24 @@ pub fn tuning(
         kick_gap_ns: gap,
         spin,
     })
+}
+
+/// How workers share what they send a member among its rings, for people: entries of a table by ring.
+pub fn shares(workers: &[[usize; RINGS_MAX]]) -> String {
+    let of_one = |shares: &[usize; RINGS_MAX]| {
+        let last = shares.iter().rposition(|entries| *entries > 0);
+        let shown = shares.iter().take(last.map_or(0, |last| last + 1));
+        let shown: Vec<_> = shown.map(usize::to_string).collect();
+        shown.join(",")
+    };
+    match workers {
+        [one, others @ ..] if others.iter().all(|other| other == one) => of_one(one),
+        _ => {
+            let all = workers.iter().zip(0..);
+            let all = all.map(|(one, worker)| format!("worker {worker}: {}", of_one(one)));
+            all.collect::<Vec<_>>().join("; ")
+        }
+    }
 }
 
 /// As the data path has it.
