@@ -150,7 +150,8 @@ pub fn owes_error(sock: &Sock) -> bool {
 /// Notes a reset that the kernel does not tell at the end of the connection.
 ///
 /// Of TCP: a helper of the broker says that its send has taken the error. A peer that writes so has it told once, and only
-/// where the kernel has ended the connection: it could have had a reset sent. Of a Unix socket: the kernel notes a reset at the peer of a socket that is closed with unread bytes (`unix_release_sock` in
+/// where the kernel has ended the connection: it could have had a reset sent.
+/// Of a Unix socket: the kernel notes a reset at the peer of a socket that is closed with unread bytes (`unix_release_sock` in
 /// net/unix/af_unix.c). Where those were in the ring it does not: a killed process leaves them there, and one that closes, if the
 /// broker cannot have them moved in time, or if it counted a killed child as one that still has the socket.
 fn note_reset(sock: &Sock, link: &Link<'static>) {
