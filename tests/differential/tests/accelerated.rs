@@ -3,7 +3,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
 use windlass_differential::{
     Broken, COUNTER_CONNECTED, COUNTER_JOINED, Kind, Options, Preload, compare, replay, scripts,
 };
@@ -28,6 +30,9 @@ const MOST_UNSEEN: u64 = 710;
 
 /// Scripts at a time: they sleep most of the time.
 const JOBS: usize = 6;
+
+/// How long a broker is stopped, beyond what a call may take.
+const LATE: Duration = Duration::from_millis(3_500);
 
 /// Seeds between two calls that keep a broker there, which ends a minute after its last process.
 const AT_ONCE: u64 = 200;
@@ -164,6 +169,46 @@ fn sockets_that_the_library_does_not_see() {
         ..options
     };
     compare_seeds(&windlass, &preload, RAW_SEEDS, &options, MOST_UNSEEN);
+}
+
+/// Proves that a busy machine's broker is waited for: a call whose process asks it has not begun, also where that takes longer than
+/// any call may.
+#[test]
+fn a_late_broker_is_waited_for() {
+    let Some((windlass, preload, mut options)) = subject("a_late_broker_is_waited_for") else {
+        return;
+    };
+    let directory = tempfile::tempdir().expect("a directory");
+    let socket = directory.path().join("sockets.sock");
+    let mut broker = Command::new(windlass.with_file_name("windlass-broker"))
+        .arg("--private")
+        .arg("--socket")
+        .arg(&socket)
+        .spawn()
+        .expect("a broker");
+    while !socket.exists() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let name = socket.to_str().expect("a name");
+    options.environment.push(owned(("WINDLASS_SOCKETS", name)));
+    let pid = Pid::from_child(&broker);
+    kill_process(pid, Signal::STOP).expect("stopped");
+    let late = std::thread::spawn(move || {
+        std::thread::sleep(LATE);
+        kill_process(pid, Signal::CONT).expect("continued");
+    });
+    let compared = compare(&preload, 1..3, &options);
+    late.join().expect("continued");
+    broker.kill().expect("killed");
+    broker.wait().expect("ended");
+    match compared {
+        Ok(summary) => assert_ne!(
+            summary.tally.counters.get(COUNTER_JOINED),
+            None,
+            "{summary}"
+        ),
+        Err(failure) => panic!("{failure}"),
+    }
 }
 
 /// Proves the same of every hand-written script, each a case in which something was wrong once or easily is. Sockets join in each, but
