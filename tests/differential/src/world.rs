@@ -26,9 +26,9 @@ const LOOK_GAP_PRELOADED: Duration = Duration::from_millis(3);
 /// A thread that neither answers nor sleeps for this long counts as one that sleeps.
 const RESTLESS: Duration = Duration::from_secs(3);
 
-/// A call has not begun while its process asks the broker, for at most this long: the library of a test waits longer for an answer, so
-/// one that never comes is a difference.
-const ASKING: Duration = Duration::from_secs(12);
+/// The same where it waits for a processor, or its process asks the broker: its call has not begun. The library of a test waits
+/// longer for an answer, so one that never comes is a difference.
+const NOT_BEGUN: Duration = Duration::from_secs(12);
 
 /// A process that was told to end has ended within this time, or is killed.
 const ENDING: Duration = Duration::from_secs(2);
@@ -293,8 +293,9 @@ impl World {
             self.collect(wait, &mut replies);
             let pending = self.pending();
             let must = |who: &Who| wanted.contains(who) || who.thread == 'x' || who.thread == 's';
-            let is_late = start.elapsed() > RESTLESS && begun.elapsed() < ASKING;
-            if is_late && self.asks_broker(&pending) {
+            let is_late = start.elapsed() > RESTLESS && begun.elapsed() < NOT_BEGUN;
+            let runs = || self.looks(&pending).iter().any(|(state, _)| *state == 'R');
+            if is_late && (runs() || self.asks_broker(&pending)) {
                 start = Instant::now();
             }
             if pending.is_empty() || start.elapsed() > RESTLESS {
