@@ -112,11 +112,16 @@ impl Counts {
     }
 
     /// The number of marks; none if there is no room for it.
-    #[inline(never)]
+    #[inline(always)]
     pub(crate) fn number(&self, marks: Marks) -> Option<u16> {
-        if marks == Marks::default() {
-            return Some(0);
+        match marks == Marks::default() {
+            true => Some(0),
+            false => self.number_of_some(marks),
         }
+    }
+
+    #[inline(never)]
+    fn number_of_some(&self, marks: Marks) -> Option<u16> {
         let mask = self.numbers.len().wrapping_sub(1);
         let hash = marks.0.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(24) as usize;
         let places = (0..PROBES).map(|probe| hash.wrapping_add(probe) & mask);

@@ -212,7 +212,12 @@ pub(crate) fn segment(head: &Plain) -> (u8, Segment) {
 /// Such a frame. None says nothing.
 #[inline(always)]
 pub(crate) fn plain(bytes: &[u8], len: u32) -> Option<Packet> {
-    let head: &Plain = parse::plain(bytes, len)?;
+    Some(of_plain(parse::plain(bytes, len)?, bytes))
+}
+
+/// The packet of such a frame, of which these bytes are private.
+#[inline(always)]
+pub(crate) fn of_plain(head: &Plain, bytes: &[u8]) -> Packet {
     let protocol = protocol(head);
     let (mut flags, mut segment) = (0, Segment::default());
     if protocol == proto::TCP {
@@ -222,7 +227,7 @@ pub(crate) fn plain(bytes: &[u8], len: u32) -> Option<Packet> {
         }
     }
     let (addresses, ports) = ends(head);
-    Some(Packet {
+    Packet {
         ports: ((ports >> 16) as u16, ports as u16),
         flags,
         segment,
@@ -232,7 +237,7 @@ pub(crate) fn plain(bytes: &[u8], len: u32) -> Option<Packet> {
             (addresses >> 32).into(),
             (addresses as u32).into(),
         )
-    })
+    }
 }
 
 /// Reads a frame of `len` bytes, of which these are private.

@@ -170,16 +170,19 @@ impl Policy {
     }
 
     /// A decision as a tracker keeps it; none if the rules have to be asked again.
-    pub(crate) fn decided(&self, state: State, action: Action, marks: Marks) -> Decided {
-        match self.counts.number(marks) {
-            Some(number) if action != Action::Reject => {
-                Decided::new(self.generation, state, action == Action::Accept, number)
+    #[inline(always)]
+    pub(crate) fn decided(&self, state: State, said: &Said<'_>) -> Decided {
+        match self.counts.number(said.marks) {
+            Some(number) if said.action != Action::Reject => {
+                let accepts = said.action == Action::Accept;
+                Decided::new(self.generation, state, accepts, number)
             }
             _ => Decided::NONE,
         }
     }
 
     /// What the lists say of a packet. A list behind one that refuses it is not asked.
+    #[inline(always)]
     pub(crate) fn ask(&self, direction: Direction, packet: &Packet, state: State) -> Said<'_> {
         let mut said = Said {
             action: Action::Accept,

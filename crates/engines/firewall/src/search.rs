@@ -148,17 +148,17 @@ impl<K: Number> Search<K> {
                 None => return self.find_crowded(number),
             }
         };
-        let near = self.intervals.get(before..);
-        let near: Option<&[(K, u32); NEAR + 1]> = near.and_then(|near| near.first_chunk());
-        let Some([(_, first), near @ ..]) = near else {
-            return 0;
+        let behind = before.wrapping_add(NEAR);
+        let near = self
+            .intervals
+            .get(before.wrapping_add(1)..behind.wrapping_add(1));
+        let above = |near: &[(K, u32)]| {
+            near.iter()
+                .map(|(start, _)| usize::from(*start > number))
+                .sum()
         };
-        near.iter().fold(
-            *first,
-            |value, (start, next)| {
-                if *start <= number { *next } else { value }
-            },
-        )
+        let index = behind.wrapping_sub(near.map_or(NEAR, above));
+        self.intervals.get(index).map_or(0, |(_, value)| *value)
     }
 
     #[cold]

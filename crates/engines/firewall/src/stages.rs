@@ -35,6 +35,17 @@ pub enum Decision {
     Need(usize),
 }
 
+impl From<Action> for Decision {
+    #[inline(always)]
+    fn from(action: Action) -> Decision {
+        match action {
+            Action::Accept => Decision::Accept,
+            Action::Drop => Decision::Drop,
+            Action::Reject => Decision::Reject,
+        }
+    }
+}
+
 /// Frames that come from here answer what was rejected: no firewall of their receiver is asked.
 pub const ANSWERS: RxId = RxId(u16::MAX - 1);
 
@@ -118,6 +129,27 @@ impl Firewall {
         self.ask(tracker, now, packet, len, found).0
     }
 
+    /// Decides about a plain frame that was of no connection, and still is if that `is_certain` or can be seen. None says nothing.
+    #[inline(never)]
+    fn begin(
+        &self,
+        tracker: &mut Tracker,
+        now: Tick,
+        (bytes, len): (&[u8], u32),
+        is_certain: bool,
+    ) -> Option<Decision> {
+        let packet = packet::of_plain(bytes.first_chunk()?, bytes);
+        let place = tracker.place_of(self.direction, &packet)?;
+        if !is_certain && tracker.may_know(place) {
+            return None;
+        }
+        let found = Found {
+            place: Some(place),
+            ..Found::unknown(Tracker::state_of_unknown(&packet))
+        };
+        Some(self.ask_new(tracker, now, &packet, len, found).0)
+    }
+
     /// Asks the rules; also which of them count the packet.
     #[inline(never)]
     fn ask(
@@ -128,39 +160,62 @@ impl Firewall {
         len: u32,
         found: Found,
     ) -> (Decision, Marks) {
+        let Some(slot) = found.slot else {
+            return self.ask_new(tracker, tick, packet, len, found);
+        };
         let (policy, direction) = (&*self.policy, self.direction);
-        let Found { slot, state, .. } = found;
-        let is_outside = slot.is_some_and(|slot| tracker.is_outside(slot, direction, packet));
-        if is_outside && policy.has_states() {
+        if policy.has_states() && tracker.is_outside(slot, direction, packet) {
             return (Decision::Outside, Marks::default());
         }
-        let (now, said) = (moment(tick.0), policy.ask(direction, packet, state));
-        let Said { action, marks, .. } = said;
-        policy.counts.add(marks, len);
+        let said = self.said(tracker, tick, packet, len, found.state);
+        tracker.decide(slot, direction, policy.decided(found.state, &said));
+        if said.action == Action::Accept {
+            tracker.go_on(slot, direction, packet, moment(tick.0));
+        }
+        (said.action.into(), said.marks)
+    }
+
+    /// The same about a packet of no connection.
+    #[inline(always)]
+    fn ask_new(
+        &self,
+        tracker: &mut Tracker,
+        tick: Tick,
+        packet: &Packet,
+        len: u32,
+        found: Found,
+    ) -> (Decision, Marks) {
+        let (policy, direction) = (&*self.policy, self.direction);
+        let said = self.said(tracker, tick, packet, len, found.state);
+        if said.action == Action::Accept
+            && found.state == State::New
+            && let Some(place) = found.place
+        {
+            let decided = policy.decided(found.state, &said);
+            let begun = tracker.begin(place, direction, packet, moment(tick.0), decided);
+            if begun.is_err() && policy.has_states() {
+                return (Decision::Full, said.marks);
+            }
+        }
+        (said.action.into(), said.marks)
+    }
+
+    /// What the rules say, counted and logged.
+    #[inline(always)]
+    fn said(
+        &self,
+        tracker: &mut Tracker,
+        tick: Tick,
+        packet: &Packet,
+        len: u32,
+        state: State,
+    ) -> Said<'_> {
+        let said = self.policy.ask(self.direction, packet, state);
+        self.policy.counts.add(said.marks, len);
         if said.log.is_some() {
             self.log(tracker, tick, &said, packet, state);
         }
-        let accepts = action == Action::Accept;
-        let decided = policy.decided(state, action, marks);
-        if let Some(slot) = slot {
-            tracker.decide(slot, direction, decided);
-            if accepts {
-                tracker.go_on(slot, direction, packet, now);
-            }
-        } else if accepts && state == State::New {
-            match tracker.begin(direction, packet, now) {
-                Ok(Some(slot)) => tracker.decide(slot, direction, decided),
-                Ok(None) => {}
-                Err(_) if policy.has_states() => return (Decision::Full, marks),
-                Err(_) => {}
-            }
-        }
-        let decision = match action {
-            Action::Accept => Decision::Accept,
-            Action::Drop => Decision::Drop,
-            Action::Reject => Decision::Reject,
-        };
-        (decision, marks)
+        said
     }
 
     /// Tells what a rule with `log` has decided.
@@ -284,9 +339,15 @@ impl IngressStage for Firewall {
         let (mut tracker, now) = (self.lock(), frames.heads().now);
         let mut burst = Burst::<true>::new(&self.policy, now);
         burst.seek(&tracker, frames.len(), |i| frames.private(i));
-        while let Some(i) = burst.follow(&mut tracker, |i| frames.private(i)) {
+        while let Some((i, mut decided)) = burst.follow(
+            &mut tracker,
+            |i| frames.private(i),
+            |tracker, frame, is_certain| self.begin(tracker, now, frame, is_certain),
+        ) {
             while let Some((bytes, len)) = frames.private(i) {
-                let reason = match self.judge(&mut tracker, now, bytes, len) {
+                let decided = decided.take();
+                let decided = decided.unwrap_or_else(|| self.judge(&mut tracker, now, bytes, len));
+                let reason = match decided {
                     Decision::Accept => break,
                     Decision::Reject => {
                         let to = (self.owner.member, 0);
@@ -314,11 +375,15 @@ impl EgressStage for Firewall {
         let mut tracker = self.lock();
         let mut burst = Burst::<false>::new(&self.policy, now);
         burst.seek(&tracker, frames.len(), |k| frames.private(k));
-        while let Some(k) = burst.follow(&mut tracker, |k| frames.private(k)) {
+        while let Some((k, decided)) = burst.follow(
+            &mut tracker,
+            |k| frames.private(k),
+            |tracker, frame, is_certain| self.begin(tracker, now, frame, is_certain),
+        ) {
             let Some((bytes, len)) = frames.private(k) else {
                 continue;
             };
-            match self.judge(&mut tracker, now, bytes, len) {
+            match decided.unwrap_or_else(|| self.judge(&mut tracker, now, bytes, len)) {
                 Decision::Accept => {}
                 Decision::Reject => {
                     if let Some(sender) = self.sender(frames, k) {

@@ -153,6 +153,15 @@ pub(crate) struct Found {
     pub(crate) slot: Option<u32>,
     /// The decision that holds for it, if there is one.
     pub(crate) decided: Option<Decided>,
+    /// Where its entry is, or would be, if it is of a kind that is tracked.
+    pub(crate) place: Option<Place>,
+}
+
+/// Where the entry of a key is, if there is one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    bucket: u32,
+    tag: u16,
 }
 
 impl Found {
@@ -163,6 +172,7 @@ impl Found {
             state,
             slot: None,
             decided: None,
+            place: None,
         }
     }
 }
@@ -397,9 +407,8 @@ impl Tracker {
         size_of_val(&*self.tags).saturating_add(connections)
     }
 
-    /// The bucket and the tag of a key.
     #[inline(always)]
-    fn place(&self, key: &Key) -> (usize, u16) {
+    fn place(&self, key: &Key) -> Place {
         let [s0, s1] = self.seeds;
         let [a0, a1, a2, a3] = key.addresses;
         let ports = u64::from(key.ports) << 16 | u64::from(key.protocol) << 8 | u64::from(key.kind);
@@ -409,39 +418,69 @@ impl Tracker {
         }
         let hash = fold(hash, s0 | 1);
         let mask = self.tags.len().wrapping_sub(1);
-        (hash as usize & mask, (hash >> 48) as u16 | 1)
+        Place {
+            bucket: (hash as usize & mask) as u32,
+            tag: (hash >> 48) as u16 | 1,
+        }
     }
 
     #[inline(always)]
-    fn slot_of(bucket: usize, way: usize) -> usize {
-        bucket.wrapping_mul(WAYS).wrapping_add(way)
+    const fn slot_of(place: Place, way: usize) -> usize {
+        (place.bucket as usize).wrapping_mul(WAYS).wrapping_add(way)
     }
 
-    /// The entry of a [plain](crate::packet::plain) packet's connection, if it lives. Loads what [`Tracker::follow`] will need.
+    /// The tags of a bucket.
+    #[inline(always)]
+    fn tags(&self, place: Place) -> Option<&[Tags; WAYS / LANES]> {
+        self.tags.get(place.bucket as usize)
+    }
+
+    /// Where the entry of a packet would be, if it is of a kind that is tracked.
+    #[inline(always)]
+    pub(crate) fn place_of(&self, direction: Direction, packet: &Packet) -> Option<Place> {
+        Some(self.place(&Key::of(direction, packet)?))
+    }
+
+    /// Whether there may be an entry.
+    #[inline(always)]
+    pub(crate) fn may_know(&self, place: Place) -> bool {
+        let tags = self.tags(place);
+        tags.is_some_and(|tags| way_with(tags, place.tag, |_| true).is_some())
+    }
+
+    /// Finds the entry of a [plain](crate::packet::plain) packet's connection; false if there is none that lives. Loads what
+    /// [`Tracker::follow`] will need.
     #[inline(always)]
     pub(crate) fn seek(
         &self,
         direction: Direction,
         head: &Plain,
-        now: Moment,
-        len: u32,
-    ) -> Option<Next> {
+        (now, len): (Moment, u32),
+        found: &mut Option<Next>,
+    ) -> bool {
         let key = Key::of_plain(direction, head);
-        let (bucket, tag) = self.place(&key);
-        let way = way_with(self.tags.get(bucket)?, tag, |way| {
-            let entry = self.entries.get(Self::slot_of(bucket, way));
-            entry.is_some_and(|entry| entry.key.is_v4(&key) && entry.lives(now))
-        })?;
-        let slot = Self::slot_of(bucket, way);
+        let place = self.place(&key);
+        let way = self.tags(place).and_then(|tags| {
+            way_with(tags, place.tag, |way| {
+                let entry = self.entries.get(Self::slot_of(place, way));
+                entry.is_some_and(|entry| entry.key.is_v4(&key) && entry.lives(now))
+            })
+        });
+        let Some(way) = way else {
+            return false;
+        };
+        let slot = Self::slot_of(place, way);
         let (flags, segment) = packet::segment(head);
-        std::hint::black_box(self.sides.get(slot)?[0].is_unheard());
-        Some(Next {
+        let sides = self.sides.get(slot);
+        std::hint::black_box(sides.is_some_and(|[side, _]| side.is_unheard()));
+        *found = Some(Next {
             slot: slot as u32,
             len,
             protocol: key.protocol,
             flags,
             segment,
-        })
+        });
+        true
     }
 
     /// Notes the next plain packet of a connection, if nothing but that is to be done: it passes, as others before it did. None, and nothing is
@@ -482,13 +521,16 @@ impl Tracker {
     /// The entry of a key, if it lives.
     #[inline(always)]
     fn find(&self, key: &Key, now: Moment) -> Option<usize> {
-        let (bucket, tag) = self.place(key);
-        let tags = self.tags.get(bucket)?;
-        let way = way_with(tags, tag, |way| {
-            let entry = self.entries.get(Self::slot_of(bucket, way));
+        self.find_at(self.place(key), key, now)
+    }
+
+    #[inline(always)]
+    fn find_at(&self, place: Place, key: &Key, now: Moment) -> Option<usize> {
+        let way = way_with(self.tags(place)?, place.tag, |way| {
+            let entry = self.entries.get(Self::slot_of(place, way));
             entry.is_some_and(|entry| entry.key == *key && entry.lives(now))
         });
-        Some(Self::slot_of(bucket, way?))
+        Some(Self::slot_of(place, way?))
     }
 
     /// What a packet is. `generation` is of the rules.
@@ -500,25 +542,21 @@ impl Tracker {
         now: Moment,
         generation: u64,
     ) -> Found {
+        let Some(key) = Key::of(direction, packet) else {
+            return Found::unknown(Self::state_of_unknown(packet));
+        };
         let is_tcp = packet.protocol == proto::TCP;
         if is_tcp && !is_sane(packet.flags) {
             return Found::unknown(State::Invalid);
         }
-        let Some(key) = Key::of(direction, packet) else {
-            return Found::unknown(State::New);
-        };
+        let place = self.place(&key);
         let found = self
-            .find(&key, now)
+            .find_at(place, &key, now)
             .and_then(|slot| Some((slot, self.entries.get(slot)?)));
         let Some((slot, entry)) = found else {
-            let is_answer = match packet.icmp {
-                Some((kind, ..)) => kind == echo(packet.family).1,
-                None => is_tcp && packet.flags & (flag::SYN | flag::ACK) == flag::SYN | flag::ACK,
-            };
-            let is_reset = is_tcp && packet.flags & flag::RST != 0;
-            return match is_answer || is_reset {
-                true => Found::unknown(State::Invalid),
-                false => Found::unknown(State::New),
+            return Found {
+                place: Some(place),
+                ..Found::unknown(Self::state_of_unknown(packet))
             };
         };
         let is_begin = is_tcp && packet.flags & (flag::SYN | flag::ACK) == flag::SYN;
@@ -529,6 +567,24 @@ impl Tracker {
             state,
             slot: Some(slot as u32),
             decided,
+            place: Some(place),
+        }
+    }
+
+    /// What a packet of no connection is.
+    #[inline(always)]
+    pub(crate) fn state_of_unknown(packet: &Packet) -> State {
+        let is_wrong = match packet.icmp {
+            Some((kind, ..)) => kind == echo(packet.family).1,
+            None if packet.protocol == proto::TCP => {
+                let is_answer = packet.flags & (flag::SYN | flag::ACK) == flag::SYN | flag::ACK;
+                is_answer || packet.flags & flag::RST != 0 || !is_sane(packet.flags)
+            }
+            None => false,
+        };
+        match is_wrong {
+            true => State::Invalid,
+            false => State::New,
         }
     }
 
@@ -596,25 +652,33 @@ impl Tracker {
         }
     }
 
-    /// Makes an entry of an accepted packet that begins a connection. None: no room, or nothing that is tracked: `Ok`.
+    /// Makes an entry of an accepted packet that begins a connection, at the place that was found for it.
+    #[inline(always)]
     pub(crate) fn begin(
         &mut self,
+        place: Place,
         direction: Direction,
         packet: &Packet,
         now: Moment,
-    ) -> Result<Option<u32>, Full> {
+        decided: Decided,
+    ) -> Result<(), Full> {
         let Some(key) = Key::of(direction, packet) else {
-            return Ok(None);
+            return Ok(());
+        };
+        let [inwards, out] = match direction {
+            Direction::In => [decided, Decided::NONE],
+            Direction::Out => [Decided::NONE, decided],
         };
         let entry = Entry {
             key,
             flags: begun(direction),
             until: now.wrapping_add(OPENING),
+            decided: [inwards, out],
             ..Entry::default()
         };
-        let slot = self.insert(entry, now)?;
+        let slot = self.insert(place, entry, now)?;
         if packet.protocol == proto::TCP
-            && let Some(pair) = self.sides.get_mut(slot as usize)
+            && let Some(pair) = self.sides.get_mut(slot)
         {
             *pair = Default::default();
             let (own, other) = sides(pair, direction);
@@ -622,7 +686,7 @@ impl Tracker {
             let what = (is_guest, packet.part.is_some());
             own.note(other, &packet.segment, packet.flags, what);
         }
-        Ok(Some(slot))
+        Ok(())
     }
 
     /// Later parts of a packet go as its first one did, as long as the rules are of this generation, and are counted by the same.
@@ -658,7 +722,7 @@ impl Tracker {
                 ..Entry::default()
             };
             // Without an entry the parts are dropped.
-            let _ = self.insert(entry, now);
+            let _ = self.insert(self.place(&key), entry, now);
         }
     }
 
@@ -697,33 +761,28 @@ impl Tracker {
         quoted.protocol != proto::TCP || own.may_have_sent(peer, quoted.segment.seq)
     }
 
-    fn insert(&mut self, entry: Entry, now: Moment) -> Result<u32, Full> {
-        let (bucket, tag) = self.place(&entry.key);
-        let tags = self.tags.get(bucket).ok_or(Full)?;
-        let empty = way_with(tags, 0, |_| true);
-        let way = empty
-            .or_else(|| self.way_to_free(bucket, now))
-            .ok_or(Full)?;
-        let slot = Self::slot_of(bucket, way);
+    #[inline(always)]
+    fn insert(&mut self, place: Place, entry: Entry, now: Moment) -> Result<usize, Full> {
+        let empty = way_with(self.tags(place).ok_or(Full)?, 0, |_| true);
+        let way = empty.or_else(|| self.way_to_free(place, now)).ok_or(Full)?;
+        let slot = Self::slot_of(place, way);
         self.made = self.made.wrapping_add(1);
         *self.entries.get_mut(slot).ok_or(Full)? = entry;
-        let word = self
-            .tags
-            .get_mut(bucket)
-            .and_then(|tags| tags.get_mut(way / LANES));
-        word.ok_or(Full)?.set(way, tag);
-        Ok(slot as u32)
+        let tags = self.tags.get_mut(place.bucket as usize);
+        let word = tags.and_then(|tags| tags.get_mut(way / LANES));
+        word.ok_or(Full)?.set(way, place.tag);
+        Ok(slot)
     }
 
     /// The way of a full bucket that a new entry takes.
     #[inline(never)]
-    fn way_to_free(&self, bucket: usize, now: Moment) -> Option<usize> {
+    fn way_to_free(&self, place: Place, now: Moment) -> Option<usize> {
         let rank = |old: &Entry| match old.phase {
             _ if !old.lives(now) => Some(0),
             Phase::Open => None,
             _ => Some(old.until.wrapping_sub(now).saturating_add(1)),
         };
-        let entries = self.entries.get(Self::slot_of(bucket, 0)..)?;
+        let entries = self.entries.get(Self::slot_of(place, 0)..)?;
         let ranks = (0..WAYS).zip(entries.iter().map(rank));
         let ranked = ranks.filter_map(|(way, rank)| Some((rank?, way)));
         Some(ranked.min()?.1)
