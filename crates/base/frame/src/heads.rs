@@ -165,12 +165,23 @@ impl Heads {
         if self.deep_used != 0 {
             return 0;
         }
-        let (mut least, mut moved) = (SNAP as u16, 0);
-        for m in self.meta.iter().take(self.n) {
-            least = least.min(m.have);
-            moved |= m.at ^ HEADROOM as u8;
+        let (fours, rest) = self
+            .meta
+            .get(..self.n)
+            .unwrap_or(&self.meta)
+            .as_chunks::<4>();
+        let mut least = SNAP as u32;
+        let mut is_moved = |metas: &[Meta]| {
+            metas.iter().any(|m| {
+                least = least.min(m.have.into());
+                m.at != HEADROOM as u8
+            })
+        };
+        // By fours: what the loop itself costs is much, beside what it does.
+        match fours.iter().any(|four| is_moved(four)) || is_moved(rest) {
+            true => 0,
+            false => least as usize,
         }
-        if moved == 0 { least.into() } else { 0 }
     }
 
     /// The private bytes of frame `i`.

@@ -21,4 +21,4 @@ pub mod pcapng;
 mod program;
 pub mod ring;
 
-pub use program::{Frames, INSTRUCTIONS_MAX, Instruction, Invalid, Program, Runs, number};
+pub use program::{Frames, INSTRUCTIONS_MAX, Instruction, Invalid, LANES, Program, Runs, number};

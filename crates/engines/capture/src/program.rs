@@ -8,8 +8,13 @@
 //!
 //! # Model of a run
 //! One pass over the instructions runs a whole burst: each instruction is done for all frames that are there, in lanes. Jumps go forward only, so
-//! whoever jumps waits at the target until the pass comes there. What an instruction costs besides its work is paid once for all
+//! a frame that jumps waits at the target until the pass comes there. What an instruction costs besides its work is paid once for all
 //! frames, and no branch depends on one frame.
+//!
+//! Most bursts are alike, and most frames are refused early:
+//! - Frames that jump to a return end at the jump.
+//! - If all frames that have not ended jump to one place, the pass continues there.
+//! - While all frames that have not ended are at one instruction, it writes whole vectors. What it writes to other lanes means nothing.
 //!
 //! # Limits
 //! Jumps go forward only, so a run takes at most as many steps as there are instructions: [`INSTRUCTIONS_MAX`].
@@ -102,7 +107,14 @@ pub enum Invalid {
     NoReturn,
 }
 
-/// What a program reads: frames by their numbers, below the lanes of [`Runs`].
+/// Frames that one run takes at most.
+pub const LANES: usize = 64;
+/// Lanes that are done together: a vector.
+const GROUP: usize = 4;
+/// Lanes that have a bit each in a word.
+const HALF: usize = 32;
+
+/// What a program reads: frames by their numbers, below [`LANES`].
 pub trait Frames {
     /// Bytes of a whole frame.
     fn len(&self, i: usize) -> u32;
@@ -125,115 +137,157 @@ pub fn number<const N: usize>(bytes: [u8; N]) -> u32 {
         .fold(0, |number, byte| number << 8 | u32::from(*byte))
 }
 
-/// The registers of one program over as many frames as there are lanes: 64 at most.
+/// A number for each frame.
+type Lanes = [u32; LANES];
+/// The bit of each lane of a half.
+type Bits = [[u32; GROUP]; HALF / GROUP];
+/// For what needs no second register.
+static NONE: Lanes = [0; LANES];
+
+/// The registers of one program.
 #[derive(Debug)]
-pub struct Runs<const LANES: usize> {
-    a: [u32; LANES],
-    x: [u32; LANES],
-    memory: [[u32; LANES]; WORDS as usize],
-    returned: [u32; LANES],
+pub struct Runs {
+    a: Lanes,
+    x: Lanes,
+    memory: [Lanes; WORDS as usize],
+    returned: Lanes,
     /// By instruction: frames that a jump has sent there.
     sent: Box<[u64]>,
+    /// Here, where it is no constant: else the compiler takes apart the vectors that it is combined with.
+    bits: Bits,
 }
 
-impl<const LANES: usize> Runs<LANES> {
+impl Runs {
     /// For runs of this program.
-    pub fn new(program: &Program) -> Box<Runs<LANES>> {
+    pub fn new(program: &Program) -> Box<Runs> {
         Box::new(Runs {
             a: [0; LANES],
             x: [0; LANES],
             memory: [[0; LANES]; WORDS as usize],
             returned: [0; LANES],
             sent: vec![0; program.len()].into(),
+            bits: core::array::from_fn(|group| core::array::from_fn(|i| 1 << (group * GROUP + i))),
         })
     }
 
-    /// What the last run has returned for a frame.
+    /// What the last run has returned for a frame that it took.
     #[inline(always)]
     pub fn returned(&self, i: usize) -> u32 {
         self.returned.get(i).copied().unwrap_or(0)
     }
 
-    fn begin(&mut self, has_memory: bool) {
-        (self.a, self.x, self.returned) = ([0; LANES], [0; LANES], [0; LANES]);
-        if has_memory {
+    fn begin(&mut self, program: &Program) {
+        if program.reads_before {
+            (self.a, self.x) = ([0; LANES], [0; LANES]);
+        }
+        if program.has_memory {
             self.memory = [[0; LANES]; WORDS as usize];
         }
     }
 
-    fn send(&mut self, at: usize, frames: u64) {
-        if let Some(sent) = self.sent.get_mut(at) {
+    fn send(&mut self, to: usize, frames: u64) {
+        if let Some(sent) = self.sent.get_mut(to) {
             *sent |= frames;
         }
     }
 }
 
-/// If a set has the first frames and no others: how many.
-#[inline(always)]
-fn first_ones(of: u64) -> Option<usize> {
-    (of & of.wrapping_add(1) == 0).then_some(of.count_ones() as usize)
-}
-
-/// Does something with each frame of a set.
-#[inline(always)]
-fn each(of: u64, mut work: impl FnMut(usize)) {
-    let mut rest = of;
-    while rest != 0 {
-        work(rest.trailing_zeros() as usize);
-        rest &= rest - 1;
-    }
-}
-
-/// Changes lanes of a register by those of another.
-#[inline(always)]
-fn update<const LANES: usize>(
+/// Frames that do an instruction together.
+#[derive(Clone, Copy)]
+struct Set {
     of: u64,
-    to: &mut [u32; LANES],
-    other: &[u32; LANES],
-    value: impl Fn(u32, u32) -> u32,
-) {
-    if let Some(n) = first_ones(of) {
-        for (to, other) in to.iter_mut().zip(other).take(n) {
-            *to = value(*to, *other);
-        }
-        return;
-    }
-    each(of, |i| {
-        if let (Some(to), Some(other)) = (to.get_mut(i), other.get(i)) {
-            *to = value(*to, *other);
-        }
-    });
+    /// All other frames have ended, so what their lanes hold means nothing and may be overwritten.
+    is_alone: bool,
+    /// Lanes before the end of the last frame's.
+    lanes: usize,
 }
 
-/// In which lanes something holds.
-#[inline(always)]
-fn which<const LANES: usize>(
-    a: &[u32; LANES],
-    other: &[u32; LANES],
-    holds: impl Fn(u32, u32) -> bool,
-) -> u64 {
-    let mut flags = [0; LANES];
-    for ((flag, a), other) in flags.iter_mut().zip(a).zip(other) {
-        *flag = u8::from(holds(*a, *other));
+impl Set {
+    /// Does something with each frame.
+    #[inline(always)]
+    fn each(self, mut work: impl FnMut(usize)) {
+        let mut rest = self.of;
+        while rest != 0 {
+            work(rest.trailing_zeros() as usize);
+            rest &= rest - 1;
+        }
     }
-    let (eights, rest) = flags.as_chunks::<8>();
-    // Byte n of a word becomes its bit 56 + n.
-    let bits =
-        |eight: &[u8; 8]| u64::from_le_bytes(*eight).wrapping_mul(0x0102_0408_1020_4080) >> 56;
-    let of_eights = eights.iter().rev();
-    let of_eights = of_eights.fold(0u64, |all, eight| all << 8 | bits(eight));
-    let of_rest = rest
-        .iter()
-        .rev()
-        .fold(0u64, |all, flag| all << 1 | u64::from(*flag));
-    of_eights | of_rest.checked_shl(8 * eights.len() as u32).unwrap_or(0)
+
+    /// Changes a register by another.
+    #[inline(always)]
+    fn update(self, to: &mut Lanes, other: &Lanes, value: impl Fn(u32, u32) -> u32) {
+        if self.is_alone {
+            let (to, _) = to.as_chunks_mut::<HALF>();
+            let (other, _) = other.as_chunks::<HALF>();
+            for (to, other) in to.iter_mut().zip(other).take(self.lanes.div_ceil(HALF)) {
+                for (to, other) in to.iter_mut().zip(other) {
+                    *to = value(*to, *other);
+                }
+            }
+            return;
+        }
+        self.each(|i| {
+            if let (Some(to), Some(other)) = (to.get_mut(i), other.get(i)) {
+                *to = value(*to, *other);
+            }
+        });
+    }
+
+    /// The frames for which something holds.
+    #[inline(always)]
+    fn which(self, a: &Lanes, other: &Lanes, bits: &Bits, holds: impl Fn(u32, u32) -> bool) -> u64 {
+        let (halves, _) = a.as_chunks::<HALF>();
+        let (others, _) = other.as_chunks::<HALF>();
+        let halves = halves.iter().zip(others).take(self.lanes.div_ceil(HALF));
+        let words = halves.map(|(a, other)| {
+            let (a, _) = a.as_chunks::<GROUP>();
+            let (other, _) = other.as_chunks::<GROUP>();
+            let mut found = [0; GROUP];
+            for ((a, other), bits) in a.iter().zip(other).zip(bits) {
+                let lanes = found.iter_mut().zip(bits).zip(a.iter().zip(other));
+                for ((found, bit), (a, other)) in lanes {
+                    *found |= if holds(*a, *other) { *bit } else { 0 };
+                }
+            }
+            found.iter().fold(0u32, |all, found| all | found)
+        });
+        let all = words
+            .rev()
+            .fold(0, |all, word| all << HALF | u64::from(word));
+        all & self.of
+    }
+
+    /// They return a number; those that it takes, if it has taken `taken` before.
+    #[inline(always)]
+    fn end(self, taken: u64, value: u32, runs: &mut Runs) -> u64 {
+        if value == 0 {
+            return 0;
+        }
+        let is_alone = taken == 0;
+        Set { is_alone, ..self }.update(&mut runs.returned, &NONE, |_, _| value);
+        self.of
+    }
+
+    /// The same with what each has in the accumulator.
+    #[inline(always)]
+    fn end_with_a(self, taken: u64, runs: &mut Runs) -> u64 {
+        let Runs {
+            a, returned, bits, ..
+        } = runs;
+        let is_alone = taken == 0;
+        Set { is_alone, ..self }.update(returned, a, |_, a| a);
+        self.which(a, &NONE, bits, |a, _| a != 0)
+    }
 }
 
 /// A program that was checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
     instructions: Box<[Instruction]>,
+    /// It stores something.
     has_memory: bool,
+    /// It may read a register before it has loaded it.
+    reads_before: bool,
 }
 
 impl Program {
@@ -254,8 +308,17 @@ impl Program {
             return Err(Invalid::NoReturn);
         }
         let stores = |i: &Instruction| matches!(i.code & 0x07, ST | STX);
+        let loads = |i: &Instruction| i.code & 0x07 == LD;
+        let reads_x = |i: &Instruction| match i.code & 0x07 {
+            LD => i.code & 0xe0 == IND,
+            STX | MISC => true,
+            ALU | JMP => i.code & X != 0,
+            _ => false,
+        };
         Ok(Program {
             has_memory: instructions.iter().any(stores),
+            reads_before: !instructions.first().is_some_and(loads)
+                || instructions.iter().any(reads_x),
             instructions: instructions.into(),
         })
     }
@@ -270,134 +333,166 @@ impl Program {
         self.instructions.is_empty()
     }
 
-    /// Runs over a set of frames; those that it does not refuse. What it returns for each is in `runs`: 0 refuses a frame, as does a read
-    /// behind its end and a division by 0.
-    pub fn run<const LANES: usize>(
-        &self,
-        runs: &mut Runs<LANES>,
-        frames: &mut impl Frames,
-        of: u64,
-    ) -> u64 {
-        runs.begin(self.has_memory);
-        let (mut running, mut next, mut taken) = (of, of, 0);
-        for (at, i) in self.instructions.iter().enumerate() {
-            let here = next | runs.sent.get_mut(at).map_or(0, core::mem::take);
-            next = here;
-            if here == 0 {
+    /// Runs over a set of frames; those that it does not refuse. What it returns for each of them is in `runs`: 0 refuses a frame, as does a
+    /// read behind its end and a division by 0.
+    pub fn run(&self, runs: &mut Runs, frames: &mut impl Frames, of: u64) -> u64 {
+        runs.begin(self);
+        let lanes = (u64::BITS - of.leading_zeros()) as usize;
+        let mut set = Set {
+            of,
+            is_alone: true,
+            lanes,
+        };
+        let mut pass = Pass {
+            at: 0,
+            next: of,
+            running: of,
+            taken: 0,
+        };
+        while pass.running != 0
+            && let Some(i) = self.instructions.get(pass.at)
+        {
+            let of = match pass.next == pass.running {
+                true => pass.next,
+                false => pass.next | runs.sent.get_mut(pass.at).map_or(0, core::mem::take),
+            };
+            (pass.at, pass.next) = (pass.at + 1, of);
+            if of == 0 {
                 continue;
             }
+            (set.of, set.is_alone) = (of, of == pass.running);
             match i.code & 0x07 {
-                LD | LDX => {
-                    next = load(i, here, runs, frames);
-                    running &= !here | next;
-                }
-                ST | STX => {
-                    let Runs { a, x, memory, .. } = &mut *runs;
-                    if let Some(word) = memory.get_mut(i.k as usize) {
-                        let from = if i.code & 0x07 == ST { a } else { x };
-                        update(here, word, from, |_, from| from);
-                    }
-                }
-                ALU => {
-                    next = alu(i, here, runs);
-                    running &= !here | next;
-                }
+                LD | LDX => pass.keep(of, load(i, set, runs, frames)),
+                ST | STX => store(i, set, runs),
+                ALU => pass.keep(of, alu(i, set, runs)),
                 JMP if i.code & 0xf0 == JA => {
-                    runs.send(at + 1 + i.k as usize, here);
-                    next = 0;
+                    pass.next = 0;
+                    let to = pass.at + i.k as usize;
+                    self.jump(&mut pass, to, set, runs);
                 }
                 JMP => {
-                    let holds = here & condition(i, runs);
-                    next = 0;
-                    for (to, which) in [(i.jt, holds), (i.jf, here & !holds)] {
-                        match to {
-                            0 => next |= which,
-                            to => runs.send(at + 1 + usize::from(to), which),
-                        }
+                    let holds = condition(i, set, runs);
+                    pass.next = 0;
+                    let behind = pass.at;
+                    for (skip, of) in [(i.jt, holds), (i.jf, of & !holds)] {
+                        self.jump(
+                            &mut pass,
+                            behind + usize::from(skip),
+                            Set { of, ..set },
+                            runs,
+                        );
                     }
                 }
                 RET => {
-                    let Runs { a, returned, .. } = &mut *runs;
-                    let value = match i.code & 0x18 {
-                        A => *a,
-                        _ => [i.k; LANES],
+                    pass.taken |= match i.code & 0x18 {
+                        A => set.end_with_a(pass.taken, runs),
+                        _ => set.end(pass.taken, i.k, runs),
                     };
-                    update(here, returned, &value, |_, value| value);
-                    taken |= here & which(&value, &[0; LANES], |value, zero| value != zero);
-                    (running, next) = (running & !here, 0);
+                    pass.keep(of, 0);
                 }
                 _ => {
                     let Runs { a, x, .. } = &mut *runs;
                     match i.code & 0xf8 {
-                        TXA => update(here, a, x, |_, x| x),
-                        _ => update(here, x, a, |_, a| a),
+                        TXA => set.update(a, x, |_, x| x),
+                        _ => set.update(x, a, |_, a| a),
                     }
                 }
             }
-            if running == 0 {
-                break;
-            }
         }
-        taken
+        pass.taken
+    }
+
+    /// Frames go on at an instruction; where that returns a number, at once.
+    #[inline(never)]
+    fn jump(&self, pass: &mut Pass, to: usize, set: Set, runs: &mut Runs) {
+        if set.of == 0 {
+            return;
+        }
+        match self.instructions.get(to) {
+            Some(end) if end.code == RET => {
+                pass.taken |= set.end(pass.taken, end.k, runs);
+                pass.running &= !set.of;
+            }
+            // Nobody waits elsewhere: what lies between is left out.
+            _ if set.of == pass.running => (pass.at, pass.next) = (to, set.of),
+            _ => runs.send(to, set.of),
+        }
+    }
+}
+
+/// How far a run is.
+struct Pass {
+    /// The next instruction.
+    at: usize,
+    /// Frames that come to it from the one before.
+    next: u64,
+    /// Frames that have not ended.
+    running: u64,
+    /// Those that were taken.
+    taken: u64,
+}
+
+impl Pass {
+    /// Of these frames only some go on.
+    #[inline(always)]
+    fn keep(&mut self, of: u64, some: u64) {
+        self.next = some;
+        self.running &= !of | some;
     }
 }
 
 /// Loads numbers for frames; those that have them.
 #[inline(always)]
-fn load<const LANES: usize>(
-    i: &Instruction,
-    of: u64,
-    runs: &mut Runs<LANES>,
-    frames: &mut impl Frames,
-) -> u64 {
+fn load(i: &Instruction, set: Set, runs: &mut Runs, frames: &mut impl Frames) -> u64 {
     let Runs { a, x, memory, .. } = runs;
     if i.code & 0xe0 == IND {
         return match i.code & 0x18 {
-            W => load_behind::<4, LANES>(i.k, of, (a, x), frames),
-            H => load_behind::<2, LANES>(i.k, of, (a, x), frames),
-            _ => load_behind::<1, LANES>(i.k, of, (a, x), frames),
+            W => load_behind::<4>(i.k, set, (a, x), frames),
+            H => load_behind::<2>(i.k, set, (a, x), frames),
+            _ => load_behind::<1>(i.k, set, (a, x), frames),
         };
     }
     let to = if i.code & 0x07 == LD { a } else { x };
     match (i.code & 0xe0, i.code & 0x18) {
-        (IMM, _) => update(of, to, &[i.k; LANES], |_, k| k),
+        (IMM, _) => set.update(to, &NONE, |_, _| i.k),
         (MEM, _) => {
             if let Some(word) = memory.get(i.k as usize) {
-                update(of, to, word, |_, word| word);
+                set.update(to, word, |_, word| word);
             }
         }
-        (LEN, _) => each(of, |at| {
+        (LEN, _) => set.each(|at| {
             if let Some(to) = to.get_mut(at) {
                 *to = frames.len(at);
             }
         }),
         (MSH, _) => {
-            let found = load_at::<1, LANES>(i.k, of, to, frames);
-            update(found, to, &[0; LANES], |byte, _| (byte & 0x0f) << 2);
-            return found;
+            let of = load_at::<1>(i.k, set, to, frames);
+            Set { of, ..set }.update(to, &NONE, |byte, _| (byte & 0x0f) << 2);
+            return of;
         }
-        (_, W) => return load_at::<4, LANES>(i.k, of, to, frames),
-        (_, H) => return load_at::<2, LANES>(i.k, of, to, frames),
-        _ => return load_at::<1, LANES>(i.k, of, to, frames),
+        (_, W) => return load_at::<4>(i.k, set, to, frames),
+        (_, H) => return load_at::<2>(i.k, set, to, frames),
+        _ => return load_at::<1>(i.k, set, to, frames),
     }
-    of
+    set.of
 }
 
 /// Loads what lies at an offset.
 #[inline(always)]
-fn load_at<const N: usize, const LANES: usize>(
-    offset: u32,
-    of: u64,
-    to: &mut [u32; LANES],
-    frames: &mut impl Frames,
-) -> u64 {
-    if let Some(to) = first_ones(of).and_then(|n| to.get_mut(..n))
-        && frames.load::<N>(offset, to)
-    {
-        return of;
+fn load_at<const N: usize>(offset: u32, set: Set, to: &mut Lanes, frames: &mut impl Frames) -> u64 {
+    if set.is_alone {
+        if frames.load::<N>(offset, to.get_mut(..set.lanes).unwrap_or(&mut [])) {
+            return set.of;
+        }
+    } else {
+        let mut all = NONE;
+        if frames.load::<N>(offset, all.get_mut(..set.lanes).unwrap_or(&mut [])) {
+            set.update(to, &all, |_, loaded| loaded);
+            return set.of;
+        }
     }
     let mut found = 0;
-    each(of, |at| {
+    set.each(|at| {
         if let (Some(to), Some(bytes)) = (to.get_mut(at), frames.read::<N>(at, offset)) {
             *to = number(bytes);
             found |= 1 << at;
@@ -408,14 +503,14 @@ fn load_at<const N: usize, const LANES: usize>(
 
 /// Loads what lies so far behind the index register.
 #[inline(always)]
-fn load_behind<const N: usize, const LANES: usize>(
+fn load_behind<const N: usize>(
     k: u32,
-    of: u64,
-    (to, x): (&mut [u32; LANES], &[u32; LANES]),
+    set: Set,
+    (to, x): (&mut Lanes, &Lanes),
     frames: &mut impl Frames,
 ) -> u64 {
     let mut found = 0;
-    each(of, |at| {
+    set.each(|at| {
         let (Some(to), Some(x)) = (to.get_mut(at), x.get(at)) else {
             return;
         };
@@ -431,23 +526,33 @@ fn load_behind<const N: usize, const LANES: usize>(
     found
 }
 
+/// Stores a register.
+#[inline(always)]
+fn store(i: &Instruction, set: Set, runs: &mut Runs) {
+    let Runs { a, x, memory, .. } = runs;
+    if let Some(word) = memory.get_mut(i.k as usize) {
+        let from = if i.code & 0x07 == ST { a } else { x };
+        set.update(word, from, |_, from| from);
+    }
+}
+
 /// Those frames that are not divided by 0.
 #[inline(always)]
-fn alu<const LANES: usize>(i: &Instruction, of: u64, runs: &mut Runs<LANES>) -> u64 {
-    let Runs { a, x, .. } = runs;
-    let other = if i.code & X != 0 { *x } else { [i.k; LANES] };
+fn alu(i: &Instruction, set: Set, runs: &mut Runs) -> u64 {
     match i.code & 0xf0 {
-        ADD => update(of, a, &other, u32::wrapping_add),
-        SUB => update(of, a, &other, u32::wrapping_sub),
-        MUL => update(of, a, &other, u32::wrapping_mul),
-        OR => update(of, a, &other, |a, other| a | other),
-        AND => update(of, a, &other, |a, other| a & other),
-        XOR => update(of, a, &other, |a, other| a ^ other),
-        LSH => update(of, a, &other, u32::wrapping_shl),
-        RSH => update(of, a, &other, u32::wrapping_shr),
+        ADD => compute(i, set, runs, u32::wrapping_add),
+        SUB => compute(i, set, runs, u32::wrapping_sub),
+        MUL => compute(i, set, runs, u32::wrapping_mul),
+        OR => compute(i, set, runs, |a, other| a | other),
+        AND => compute(i, set, runs, |a, other| a & other),
+        XOR => compute(i, set, runs, |a, other| a ^ other),
+        LSH => compute(i, set, runs, u32::wrapping_shl),
+        RSH => compute(i, set, runs, u32::wrapping_shr),
         code @ (DIV | MOD) => {
-            let of = of & which(&other, &[0; LANES], |other, zero| other != zero);
-            update(of, a, &other, |a, other| {
+            let is_there = |_, other| other != 0;
+            let of = compare(i, set, runs, is_there);
+            let set = Set { of, ..set };
+            compute(i, set, runs, |a, other| {
                 let done = if code == DIV {
                     a.checked_div(other)
                 } else {
@@ -457,21 +562,38 @@ fn alu<const LANES: usize>(i: &Instruction, of: u64, runs: &mut Runs<LANES>) -> 
             });
             return of;
         }
-        _ => update(of, a, &other, |a, _| a.wrapping_neg()),
+        _ => compute(i, set, runs, |a, _| a.wrapping_neg()),
     }
-    of
+    set.of
 }
 
-/// In which lanes a jump's condition holds.
-#[inline(always)]
-fn condition<const LANES: usize>(i: &Instruction, runs: &Runs<LANES>) -> u64 {
+/// Makes the accumulator what it is with the other operand.
+#[inline(never)]
+fn compute(i: &Instruction, set: Set, runs: &mut Runs, value: impl Fn(u32, u32) -> u32) {
     let Runs { a, x, .. } = runs;
-    let other = if i.code & X != 0 { *x } else { [i.k; LANES] };
+    match i.code & X {
+        0 => set.update(a, &NONE, |a, _| value(a, i.k)),
+        _ => set.update(a, x, value),
+    }
+}
+
+/// The frames for which a jump's condition holds.
+#[inline(always)]
+fn condition(i: &Instruction, set: Set, runs: &Runs) -> u64 {
     match i.code & 0xf0 {
-        JEQ => which(a, &other, |a, other| a == other),
-        JGT => which(a, &other, |a, other| a > other),
-        JGE => which(a, &other, |a, other| a >= other),
-        _ => which(a, &other, |a, other| a & other != 0),
+        JEQ => compare(i, set, runs, |a, other| a == other),
+        JGT => compare(i, set, runs, |a, other| a > other),
+        JGE => compare(i, set, runs, |a, other| a >= other),
+        _ => compare(i, set, runs, |a, other| a & other != 0),
+    }
+}
+
+/// The frames for which something holds of the accumulator and the other operand.
+#[inline(never)]
+fn compare(i: &Instruction, set: Set, runs: &Runs, holds: impl Fn(u32, u32) -> bool) -> u64 {
+    match i.code & X {
+        0 => set.which(&runs.a, &NONE, &runs.bits, |a, _| holds(a, i.k)),
+        _ => set.which(&runs.a, &runs.x, &runs.bits, holds),
     }
 }
 

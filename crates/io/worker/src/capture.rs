@@ -49,6 +49,8 @@ pub const WATCHES: usize = 8;
 const DEEPER: usize = 256;
 /// A tag.
 const TAG: usize = 4;
+/// Where [`Heads::kind`] lies in a frame.
+const KIND: usize = 12;
 
 /// Which frames a capture is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +83,7 @@ struct Lane {
     /// Where a frame's bytes are made private.
     room: Box<[u8]>,
     /// The filter over a burst, and over one frame.
-    runs: Option<(Box<Runs<BURST>>, Box<Runs<1>>)>,
+    runs: Option<(Box<Runs>, Box<Runs>)>,
     /// Frames of the burst at hand that have records which may be marked, and where these are.
     kept: u64,
     places: Box<[Place; BURST]>,
@@ -191,6 +193,20 @@ pub(crate) fn note(
     }
 }
 
+/// Frames that have no tag on the wire of their member only.
+#[inline(always)]
+fn untagged(picks: &[Pick]) -> u64 {
+    match ALL[0].get(..picks.len()) {
+        // A burst that is captured whole needs no look at each.
+        Some(all) if !picks.is_empty() && std::ptr::eq(all, picks) => {
+            u64::MAX >> (BURST - picks.len())
+        }
+        _ => picks.iter().fold(0, |plain, pick| {
+            plain | u64::from(!pick.tagged()) << pick.index()
+        }),
+    }
+}
+
 impl Watch {
     /// Writes records of those frames that the filter wants, and tells `wrote` where. Whether there is anything to publish.
     #[inline]
@@ -203,8 +219,7 @@ impl Watch {
         mut wrote: impl FnMut(&mut Lane, usize, Place),
     ) -> bool {
         let capture = &*self.capture;
-        let bit = |pick: &Pick| u64::from(!pick.tagged()) << pick.index();
-        let plain = picks.iter().fold(0, |plain, pick| plain | bit(pick));
+        let plain = untagged(picks);
         let mut frames = Private {
             heads: burst.heads,
             reach: 0,
@@ -234,7 +249,7 @@ impl Watch {
         };
         for pick in picks {
             let i = pick.index();
-            let place = if bit(pick) & !alone == 0 {
+            let place = if plain & !alone & 1 << i == 0 {
                 self.record_alone(lane, burst, head, *pick)
             } else if wanted >> i & 1 == 0 {
                 continue;
@@ -366,6 +381,10 @@ impl Frames for Private<'_> {
     #[inline]
     fn read<const N: usize>(&mut self, i: usize, offset: u32) -> Option<[u8; N]> {
         let at = offset as usize;
+        if at + N <= self.reach {
+            let bytes = self.heads.snap.get(i)?.0.get(HEADROOM + at..)?;
+            return bytes.first_chunk().copied();
+        }
         if let Some(bytes) = self.heads.private(i).get(at..at.checked_add(N)?) {
             return bytes.first_chunk().copied();
         }
@@ -380,6 +399,12 @@ impl Frames for Private<'_> {
         let at = HEADROOM + offset as usize;
         if offset as usize + N > self.reach {
             return false;
+        }
+        if (offset as usize, N) == (KIND, 2) {
+            for (kind, to) in self.heads.kind.iter().zip(to) {
+                *to = u16::from_be(*kind).into();
+            }
+            return true;
         }
         for (snap, to) in self.heads.snap.iter().zip(to) {
             if let Some(bytes) = snap.0.get(at..at + N).and_then(|bytes| bytes.first_chunk()) {

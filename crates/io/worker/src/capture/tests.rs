@@ -136,6 +136,60 @@ fn filters_read_frames_in_pieces() {
     }
 }
 
+/// A filter of a whole burst finds the frames that it would find one by one, whatever it reads of them, and whether or not a frame's start
+/// was moved.
+#[test]
+fn filters_read_whole_bursts() {
+    let domain = Domain::new(1);
+    let mut worker = domain.register();
+    let section = worker.section();
+    let (mut heads, mut store) = (Heads::boxed(), SegStore::default());
+    let mut frames: Vec<Vec<u8>> = (0..40).map(|n| frame(n % 3, 60)).collect();
+    frames[3][12..14].copy_from_slice(&[0x81, 0]);
+    let mut tails = Tails::bind(&mut store, &section);
+    fill(&frames, &mut heads, &mut tails);
+    let mut whole = frames.clone();
+    let op = |code, jt, jf, k| Instruction { code, jt, jf, k };
+    for is_moved in [false, true] {
+        if is_moved {
+            heads.pop_tag(3);
+            whole[3].drain(12..16);
+        }
+        let burst = Burst {
+            section: &section,
+            worker: 0,
+            now: Tick(7),
+            heads: &heads,
+            tails: &tails,
+        };
+        for (code, bytes) in [(0x20, 4), (0x28, 2), (0x30, 1)] {
+            for offset in 0..=60 - bytes {
+                let number = |frame: &Vec<u8>| {
+                    let bytes = frame.get(offset..offset + bytes)?.iter();
+                    Some(bytes.fold(0, |number, byte| number << 8 | u32::from(*byte)))
+                };
+                let wanted = number(&whole[1]).expect("long enough");
+                let program = vec![
+                    op(code, 0, 0, offset as u32),
+                    op(0x15, 0, 1, wanted),
+                    op(0x06, 0, 0, 60),
+                    op(0x06, 0, 0, 0),
+                ];
+                let program = Program::check(program).expect("a program");
+                let (watch, mut reader, _socket) = capture(Some(program), 60);
+                note(&[watch], &burst, (Way::To, None), &super::ALL[0][..40]);
+                let all = whole.iter().filter(|frame| number(frame) == Some(wanted));
+                let mut bytes = Vec::new();
+                for frame in all {
+                    assert!(reader.next(&mut bytes).is_some());
+                    assert_eq!(&bytes, frame, "{code:#x} at {offset}");
+                }
+                assert_eq!(reader.next(&mut bytes), None, "{code:#x} at {offset}");
+            }
+        }
+    }
+}
+
 /// Delivers the first, drops two, delivers one, and then has no room, or nobody is there.
 struct Picky(Mutex<Option<Stop>>);
 
