@@ -218,6 +218,64 @@ fn without_rules_rings_are_shared() {
     assert_eq!(detail(&daemon, "rings"), why);
 }
 
+/// A VNIC asks for rings, for more, for fewer and for none while frames pass; what it asks for outlives an upgrade, an ordered end and a
+/// kill. What a killed daemon has written down and the driver does not give back is told.
+#[test]
+fn rings_are_asked_for_by_each_daemon() {
+    let Some((lab, mut daemon)) = host_with_a_wire("rings_are_asked_for_by_each_daemon") else {
+        return;
+    };
+    create(&daemon, "up0");
+    let passes = |daemon: &Daemon| {
+        until("the rings", || detail(daemon, "xdp") == "copy");
+        until("the guest reaches the wire", || {
+            lab.ping("a", "10.1.0.8", 1)
+        });
+        detail(daemon, "rings")
+    };
+    let why = "a0 default group (the driver has no rules by address, or they are off";
+    let lost = lab.lost_while("wire", "a", "10.1.0.1", || {
+        for rings in [2, 16, 1, 0, 2] {
+            daemon.must(&format!("vnic set a0 rxrings={rings}"));
+            let said = detail(&daemon, "rings");
+            assert_eq!(said.starts_with(why), rings > 0, "{said}");
+        }
+    });
+    assert_eq!(lost, 0);
+    let ends: [fn(&mut Daemon); 3] = [
+        Daemon::upgrade,
+        |daemon| {
+            assert_eq!(daemon.terminate(), 0);
+            daemon.start_again();
+        },
+        |daemon| {
+            daemon.kill();
+            daemon.start_again();
+        },
+    ];
+    for end in ends {
+        end(&mut daemon);
+        let said = passes(&daemon);
+        assert!(said.starts_with(why), "{said}");
+    }
+    daemon.kill();
+    let record = daemon.runtime_dir().join("uplinks/up0");
+    assert!(!record.exists(), "nothing was laid into a veth");
+    let index = lab.ip("host", "-o link show up0");
+    let index = index.split(':').next().expect("a number");
+    let group = r#"{"vnic":"a0","addresses":[1],"rings":[1]}"#;
+    let groups = format!(r#"[{{"group":{group},"context":null,"rules":{{"0":1}}}}]"#);
+    let text = format!(r#"{{"interface":{index},"table":null,"groups":{groups}}}"#);
+    std::fs::create_dir_all(record.parent().expect("a directory")).expect("a directory");
+    std::fs::write(&record, text).expect("a record");
+    daemon.start_again();
+    let said = passes(&daemon);
+    assert!(
+        said.contains(why) && said.contains("some are left"),
+        "{said}"
+    );
+}
+
 /// On an interface that is shared, frames for VNICs come by the rings, among them those of a VNIC that came later; all others go on
 /// to the host's stack, and by way of it to the bridge.
 #[test]

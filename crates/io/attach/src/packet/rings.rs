@@ -230,6 +230,11 @@ impl Rings {
         if wishes.is_empty() && self.is_empty() {
             return;
         }
+        for laid in &mut self.laid.groups {
+            if !laid.group.is_asked(wishes) {
+                laid.group.vnic.clear();
+            }
+        }
         if let Err(why) = self.try_follow(nic, wishes) {
             self.refuse(wishes, &why.to_string());
             self.stays = (!self.is_empty()).then(|| why.to_string());

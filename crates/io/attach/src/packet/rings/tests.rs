@@ -342,6 +342,29 @@ fn a_killed_daemons_are_found() {
     }
 }
 
+/// A group that should end and cannot even be looked at is no VNIC's any more: not of one that asks for nothing, nor of one that asks for
+/// something else. It is ended when it can be.
+#[test]
+fn what_cannot_end_is_nobodys() {
+    let directory = tempfile::tempdir().unwrap();
+    let record = directory.path().join("eth0");
+    let nic = Recorder::new(driver(), &record);
+    let mut rings = begun(&record);
+    rings.follow(&nic, &[wish("a", &[1], 1)]);
+    for wishes in [vec![], vec![wish("a", &[1], 2)]] {
+        nic.refuse.set(nic.calls.get());
+        rings.follow(&nic, &wishes);
+        let said = rings.describe().unwrap();
+        assert!(said.contains("some are left (the driver"), "{said}");
+        assert!(!said.starts_with("a 4"), "{said}");
+        assert_eq!(rings.refused.len(), wishes.len());
+    }
+    rings.follow(&nic, &[wish("a", &[1], 2)]);
+    assert_eq!(rings.describe().as_deref(), Some("a 3,4"));
+    rings.release(&nic);
+    assert_eq!(*nic.driver.borrow(), driver());
+}
+
 /// What somebody else has put where ours was, and a table that somebody else has set, stay.
 #[test]
 fn what_others_made_stays() {
