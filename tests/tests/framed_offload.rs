@@ -20,10 +20,12 @@ const WIRE_MAX: usize = 1514;
 const FRAME_MAX: usize = 65_557;
 const ALL: [Offloads; 3] = [Offloads::None, Offloads::Csum, Offloads::Gso];
 
-fn vnic(daemon: &Daemon, name: &str, bridge: &str) -> PathBuf {
+/// Makes a VNIC, and gives its socket; `words` begin with its name.
+fn vnic(daemon: &Daemon, words: &str, bridge: &str) -> PathBuf {
+    let name = words.split(' ').next().unwrap_or_default();
     let path = daemon.runtime_dir().join(name);
     daemon.must(&format!(
-        "vnic create {name} --bridge {bridge} --attach memif,socket={},role=server --set mac-nospoof=off",
+        "vnic create {words} --bridge {bridge} --attach memif,socket={},role=server --set mac-nospoof=off",
         path.display()
     ));
     until("the socket is there", || path.exists());
@@ -471,6 +473,95 @@ fn bad_requests_are_refused() {
         assert_eq!(device.read(1, &mut vecs), Err(refused));
         let places = &mut [];
         assert_eq!(device.read_offload(1, &mut vecs, places), Err(Errno::INVAL));
+    }
+}
+
+/// Frame `number` on its way to the receiver, and what it asks for: each third is a segment, if those were asked for.
+fn numbered(number: u64, offloads: Offloads) -> (Vec<u8>, Offload) {
+    let is_segment = offloads == Offloads::Gso && number.is_multiple_of(3);
+    let (_, mut frame) = packet(&V4, true, if is_segment { 3000 } else { 100 });
+    frame[..6].copy_from_slice(&[2, 0, 0, 0, 0, 9]);
+    frame[54..62].copy_from_slice(&number.to_be_bytes());
+    let offload = match is_segment {
+        false => needing(&V4, true),
+        true => Offload {
+            gso_type: Offload::TCP4,
+            gso_size: 1000,
+            hdr_len: 54,
+            ..needing(&V4, true)
+        },
+    };
+    (frame, offload)
+}
+
+/// Handles that asked for offloads, under a daemon that is killed and started again: they have them with the next daemon, every frame that was
+/// acknowledged comes with what was asked for it, and of a burst that was delivered when the daemon died at most 64 frames come twice.
+#[test]
+fn a_killed_daemon_agrees_anew() {
+    let Some(lab) = Lab::start("a_killed_daemon_agrees_anew") else {
+        return;
+    };
+    let mut daemon = lab.daemon();
+    daemon.must("bridge create br0");
+    let receiver = "r --mac 02:00:00:00:00:09";
+    let paths = ["s", receiver].map(|words| vnic(&daemon, words, "br0"));
+    for (offloads, told) in [
+        (Offloads::Csum, "\"csum\""),
+        (Offloads::Gso, "\"csum,gso\""),
+    ] {
+        let [sender, receiver] = [0, 1].map(|n| open(&paths[n], offloads));
+        let mut room = vec![0; FRAME_MAX];
+        until("they hear each other", || {
+            let _ = write(&sender, &probe(), Offload::default());
+            std::thread::sleep(Duration::from_millis(5));
+            read(&receiver, &mut room).is_ok()
+        });
+        let (mut written, mut next, mut twice) = (0u64, 0u64, 0);
+        let mut take = |next: &mut u64| {
+            while let Ok((len, said)) = read(&receiver, &mut room) {
+                if room[..len] == *probe() {
+                    continue;
+                }
+                let number = u64::from_be_bytes(room[54..62].try_into().expect("eight bytes"));
+                let (frame, offload) = numbered(number, offloads);
+                assert!(
+                    room[..len] == frame && said == offload,
+                    "{number}: {said:?}"
+                );
+                assert!(number <= *next, "{number} came before {next}");
+                twice += u64::from(number < *next);
+                *next = number + 1;
+            }
+        };
+        for round in 1..=3 {
+            // Never more on the way than the receiver has room for.
+            while written < round * 600 {
+                let (frame, offload) = numbered(written, offloads);
+                match written - next < 300 && write(&sender, &frame, offload).is_ok() {
+                    true => written += 1,
+                    false => take(&mut next),
+                }
+            }
+            daemon.kill();
+            // With nobody there, these wait for the next daemon.
+            for _ in 0..100 {
+                let (frame, offload) = numbered(written, offloads);
+                written += u64::from(write(&sender, &frame, offload).is_ok());
+            }
+            take(&mut next);
+            daemon.start_again();
+            until("the receiver is back, with its offloads", || {
+                take(&mut next);
+                let shown = daemon.show("vnic", "r").to_string();
+                shown.contains(&format!("\"offloads\":{told}"))
+            });
+            until("all have come", || {
+                let _ = sender.drain(Duration::from_millis(1));
+                take(&mut next);
+                next == written
+            });
+        }
+        assert!(twice <= 3 * 64, "{twice} came twice");
     }
 }
 

@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::FallocateFlags;
 use windlass_attach::endpoint::{Endpoint, Event, Rings};
-use windlass_attach::memif::layout::{COOKIE, Desc, RING_FLAG_CSUM, RingPlace};
+use windlass_attach::memif::layout::{COOKIE, Desc, RING_FLAG_CSUM, RING_FLAG_GSO, RingPlace};
 use windlass_attach::memif::msg::{
     AddRegion, AddRing, Direction, Init, MSG_BYTES, Message, Mode, Secret, Text,
 };
@@ -305,24 +305,36 @@ fn wild_indexes_end_the_connection() {
 }
 
 /// The metadata of a client that asks for nothing is not looked at; that of one that asks is a claim, whatever it is, and a chain has
-/// the claim of its first descriptor. What the client says later changes nothing.
+/// the claim of its first descriptor. A segment of a client that has asked for checksums alone is no claim that holds. What the client says
+/// later changes nothing.
 #[test]
 fn metadata_is_a_claim_of_those_who_ask() {
-    let words = [u32::MAX, 1, 2, 3, 0x0010_0441, 0x05a8_0445, 0x05a8_0006];
-    for asks in [false, true] {
-        let mut scene = scene_asking(if asks { RING_FLAG_CSUM } else { 0 });
+    const SEGMENTS: u16 = RING_FLAG_CSUM | RING_FLAG_GSO;
+    let words = [u32::MAX, 1, 2, 3, 0x0010_0441, 0x05a8_0445, 0x05a8_0006, 16];
+    for asked in [0, RING_FLAG_CSUM, SEGMENTS] {
+        let mut scene = scene_asking(asked);
         let flags_at = scene.attacker.down.flags_at() as usize;
-        let later = if asks { 0 } else { RING_FLAG_CSUM };
+        let later = SEGMENTS & !asked;
         let memory = &scene.attacker.memory;
         memory.store_u16(flags_at, later, Ordering::Relaxed);
         let (mut at, mut expected) = (0, Vec::new());
-        let claim = |word| match (asks, of_word(word)) {
-            // It may not say that a checksum is right.
-            (true, claim) => Claim {
-                flags: claim.flags & Claim::NEEDS_CSUM,
-                ..claim
-            },
-            (false, _) => Claim::NONE,
+        let claim = |word| {
+            let claim = of_word(word);
+            let is_segment = claim.gso_type != 0;
+            match asked {
+                0 => Claim::NONE,
+                asked => Claim {
+                    // It may not say that a checksum is right.
+                    flags: claim.flags & Claim::NEEDS_CSUM,
+                    // A type that virtio does not have.
+                    gso_type: if is_segment && asked != SEGMENTS {
+                        2
+                    } else {
+                        claim.gso_type
+                    },
+                    ..claim
+                },
+            }
         };
         for metadata in words {
             let whole = Desc {
@@ -348,7 +360,7 @@ fn metadata_is_a_claim_of_those_who_ask() {
         }
         assert_eq!(claims, expected);
         let caps = scene.rings.tx.caps();
-        assert_eq!((caps.csum, caps.tso4), (asks, false));
+        assert_eq!((caps.csum, caps.tso4), (asked != 0, asked == SEGMENTS));
     }
 }
 

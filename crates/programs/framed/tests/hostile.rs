@@ -220,6 +220,49 @@ fn a_server_without_offloads_is_refused() {
     }
 }
 
+/// A server that comes again without the offloads is told as one that does not come: the handle is gone, and nothing is sent or read without them.
+#[test]
+fn offloads_that_do_not_come_again_end_the_handle() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (path, listener) = listen(directory.path());
+    let options = Options {
+        nonblocking: true,
+        offloads: Offloads::Gso,
+        ..Options::default()
+    };
+    let flags = Offloads::Gso.flags();
+    let (device, server) = std::thread::scope(|scope| {
+        let server = scope.spawn(|| Server::shake(wait(|| listener.accept()), flags));
+        let device = Device::open_path(&path, options).expect("a device");
+        (device, server.join().expect("a thread"))
+    });
+    device.set_patience(Duration::from_millis(50));
+    drop(server);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Acquire) {
+                match listener.accept() {
+                    Ok(socket) => drop(Server::shake(socket, RING_FLAG_CSUM)),
+                    Err(_) => sleep(Duration::from_millis(1)),
+                }
+            }
+        });
+        let told = loop {
+            let mut room = [0; 200];
+            let (mut vecs, mut said) = ([ReadVec::new(&mut room)], [Offload::default()]);
+            match device.read_offload(1, &mut vecs, &mut said) {
+                Err(Errno::AGAIN | Errno::INTR) => sleep(Duration::from_millis(1)),
+                other => break other,
+            }
+        };
+        is_over.store(true, Release);
+        assert_eq!(told, Err(Errno::NXIO));
+    });
+    let written = device.write_offload(1, &mut [WriteVec::new(&[5; 60])], &[Offload::default()]);
+    assert_eq!(written, Err(Errno::NXIO));
+}
+
 /// Whatever a server says of frames, a client that has asked hears it, with headers that lie in the frame; one that has not asked hears
 /// nothing.
 #[test]

@@ -157,13 +157,16 @@ pub fn of_word(word: u32) -> Claim {
     claim
 }
 
-/// What a client's word says. A client may not say that a checksum is right, as a guest may not.
+/// What a client's word says that has asked for these offloads. A client may not say that a checksum is right, as a guest may not. A segment of
+/// one that has not asked for segments is a claim that is refused.
 #[must_use]
 #[inline]
-pub fn of_client(word: u32) -> Claim {
+pub fn of_client(word: u32, agreed: Offloads) -> Claim {
     let claim = of_word(word);
+    let is_agreed = claim.gso_type == 0 || agreed == Offloads::Gso;
     Claim {
         flags: claim.flags & Claim::NEEDS_CSUM,
+        gso_type: if is_agreed { claim.gso_type } else { NO_TYPE },
         ..claim
     }
 }

@@ -76,10 +76,10 @@ impl Piece {
 
     /// What is claimed of the frame that begins with this piece.
     #[inline(always)]
-    fn claim(&self) -> Claim {
+    fn claim(&self, agreed: Offloads) -> Claim {
         match self.metadata {
             0 => Claim::NONE,
-            word => offload::of_client(word),
+            word => offload::of_client(word, agreed),
         }
     }
 }
@@ -109,6 +109,8 @@ pub struct MemifRx {
     answer: Option<Arc<OwnedFd>>,
     /// What our flags say besides.
     others: u16,
+    /// What the client has asked for.
+    offloads: Offloads,
     /// All ones where the metadata word has an agreed use, else 0.
     agreed: u32,
 }
@@ -145,6 +147,7 @@ impl MemifRx {
             answered: 0,
             answer,
             others: answers | offloads.flags(),
+            offloads,
             agreed: if offloads == Offloads::None {
                 0
             } else {
@@ -293,7 +296,8 @@ impl MemifRx {
                 break;
             }
             bytes += piece.len as usize;
-            admit::<ISA>(section, heads, tails, taken, *piece);
+            let claim = piece.claim(self.offloads);
+            admit::<ISA>(section, heads, tails, taken, (*piece, claim));
             taken += 1;
             full = bytes >= limit.bytes;
         }
@@ -379,7 +383,7 @@ impl MemifRx {
             }
             bytes += chain.total as usize;
             looked += chain.descriptors;
-            chain.deliver(section, heads, tails, i);
+            chain.deliver(section, heads, tails, i, self.offloads);
             i += 1;
             slot = slot.wrapping_add(chain.descriptors as u16);
             let over = i >= limit.frames || bytes >= limit.bytes || looked >= LOOKED_MAX;
@@ -427,7 +431,7 @@ fn admit<'q, const ISA: u8>(
     heads: &mut Heads,
     tails: &mut Tails<'q>,
     i: usize,
-    piece: Piece,
+    (piece, claim): (Piece, Claim),
 ) {
     let have = (piece.len as usize).min(SNAP);
     if let Some(snap) = heads.snap.get_mut(i) {
@@ -436,7 +440,7 @@ fn admit<'q, const ISA: u8>(
         // snapshot has SNAP bytes behind its headroom.
         unsafe { snapshot::<ISA>(to, piece.ptr, have) };
     }
-    heads.admit(i, piece.len, piece.claim());
+    heads.admit(i, piece.len, claim);
     if piece.len as usize > SNAP {
         let rest = piece.ptr.wrapping_add(SNAP);
         // SAFETY: the rest of the same piece; the view is kept until the section ends, since this half is.
@@ -492,6 +496,7 @@ impl Chain {
         heads: &mut Heads,
         tails: &mut Tails<'q>,
         i: usize,
+        offloads: Offloads,
     ) {
         let reason = match (self.fault, self.total) {
             (Some(reason), _) => Some(reason),
@@ -524,7 +529,8 @@ impl Chain {
                 unsafe { Foreign::at(section, piece.ptr.wrapping_add(n), piece.len - n as u32) };
             tails.push(i, rest);
         }
-        let claim = self.pieces.first().map_or(Claim::NONE, Piece::claim);
+        let first = self.pieces.first();
+        let claim = first.map_or(Claim::NONE, |first| first.claim(offloads));
         heads.admit(i, self.total as u32, claim);
     }
 }
