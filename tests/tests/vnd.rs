@@ -518,6 +518,31 @@ fn as_red(daemon: &Daemon, words: &str) -> windlass_tests::Output {
     run(command.args(words.split_whitespace()))
 }
 
+/// What is refused, and what is said of it.
+const REFUSED: &[(i32, &str, &str)] = &[
+    (2, "vnd set v0 txbuf=1M rxbuf=5M", "not \"5242880\""),
+    (
+        1,
+        "vnd set v0 rxbuf=1",
+        "rxbuf is at least 1518 bytes (maxtu), not 1",
+    ),
+    (
+        1,
+        "vnd set v0 rxbuf=0",
+        "rxbuf is at least 1518 bytes (maxtu), not 0",
+    ),
+    (2, "vnd set v0 txbuf=1M maxsize=8M", "maxsize cannot be set"),
+    (2, "vnd set v0 txbuf=1M txbfu=8M", "did you mean \"txbuf\"?"),
+    (2, "vnd get v0 tbuf", "no property"),
+    (2, "vnd list -p", "-p needs -o"),
+    (2, "vnd create ctl", "cannot name a vnd device"),
+    (2, "vnd create dotted.name", "cannot name a vnd device"),
+    (4, "vnd create nothing", "there is no VNIC"),
+    (4, "vnd list v1", "did you mean \"v0\"?"),
+    (4, "vnd rename v1 v2", "there is no vnd device"),
+    (5, "vnd create v0", "exists already"),
+];
+
 /// What people type: settings with suffixes, one after the other; a zone that an owner of one zone need not name; forms for scripts;
 /// refusals with their exit codes.
 #[test]
@@ -563,20 +588,8 @@ fn the_command_speaks_of_devices() {
     assert_eq!(get("txbuf rxbuf"), "65536\n2097152\n");
     daemon.must("vnd set v0 rxbuf=auto");
     assert_eq!(get("rxbuf"), "65536\n");
-    for (code, words, said) in [
-        (2, "vnd set v0 txbuf=1M rxbuf=5M", "not \"5242880\""),
-        (2, "vnd set v0 txbuf=1M maxsize=8M", "maxsize cannot be set"),
-        (2, "vnd set v0 txbuf=1M txbfu=8M", "did you mean \"txbuf\"?"),
-        (2, "vnd get v0 tbuf", "no property"),
-        (2, "vnd list -p", "-p needs -o"),
-        (2, "vnd create ctl", "cannot name a vnd device"),
-        (2, "vnd create dotted.name", "cannot name a vnd device"),
-        (4, "vnd create nothing", "there is no VNIC"),
-        (4, "vnd list v1", "did you mean \"v0\"?"),
-        (4, "vnd rename v1 v2", "there is no vnd device"),
-        (5, "vnd create v0", "exists already"),
-    ] {
-        let error = daemon.refuses(code, words);
+    for (code, words, said) in REFUSED {
+        let error = daemon.refuses(*code, words);
         assert!(error.contains(said), "{words}: {error}");
     }
     assert_eq!(

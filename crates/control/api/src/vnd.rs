@@ -44,8 +44,6 @@ const READ_ONLY: &[&str] = &["maxsize", "mintu", "maxtu"];
 const FRAME_BYTES_MIN: u32 = 64;
 /// Fewest and most slots of a memif ring.
 const SLOTS: (u32, u32) = (32, 1 << 14);
-/// Smallest `maxtu` that there is: with an MTU of 68.
-const BUFFER_BYTES_MIN: u64 = 86;
 
 const fn buffer(name: &'static str, sentence: &'static str) -> PropertySpec {
     PropertySpec {
@@ -56,7 +54,8 @@ const fn buffer(name: &'static str, sentence: &'static str) -> PropertySpec {
             kind: ValueKind::Bytes,
             unit: "bytes",
             default: "65536",
-            min: BUFFER_BYTES_MIN,
+            // The least is the device's `maxtu`: `check_buffers`.
+            min: 0,
             max: MAXSIZE as u64,
             sentence,
         },
@@ -412,12 +411,7 @@ fn patch(set: &BTreeMap<String, serde_json::Value>) -> Result<PropertyPatch, Vnd
 fn out_of_range(option: &OptionSpec, value: &serde_json::Value) -> VndError {
     let property = option.name;
     match value.as_u64() {
-        Some(bytes) if bytes > option.max => VndError::BufTooBig { property, bytes },
-        Some(bytes) => VndError::BufTooSmall {
-            property,
-            bytes,
-            maxtu: BUFFER_BYTES_MIN as u32,
-        },
+        Some(bytes) => VndError::BufTooBig { property, bytes },
         None => VndError::BadPropSize {
             property,
             value: cut(&value.to_string()),
