@@ -157,7 +157,8 @@ fn every_frame_is_counted() {
     }
 }
 
-/// A file whose frames the generator's ring has room for, but not for as many as it sends at once.
+/// A file whose frames the generator's ring has room for, but not for as many as it sends at once; and one with a frame that is longer than
+/// the whole ring, which is left out and said.
 #[test]
 fn a_small_ring_takes_long_frames() {
     let Some(lab) = Lab::start("a_small_ring_takes_long_frames") else {
@@ -168,15 +169,24 @@ fn a_small_ring_takes_long_frames() {
     let mut file: Vec<u8> = [0xa1b2_c3d4, 2 | 4 << 16, 0, 0, 65_535, 1]
         .map(u32::to_le_bytes)
         .concat();
+    let packet = |bytes: u32| {
+        let mut packet = [0, 0, bytes, bytes].map(u32::to_le_bytes).concat();
+        packet.extend(vec![2; bytes as usize]);
+        packet
+    };
+    let longest = [file.clone(), packet(32 * 2048 + 1)].concat();
     for _ in 0..40 {
-        file.extend([0u32, 0, 9000, 9000].map(u32::to_le_bytes).concat());
-        file.extend([2; 9000]);
+        file.extend(packet(9000));
     }
     let path = lab.directory().join("long");
     std::fs::write(&path, file).expect("a file");
     let line = format!("gen p0 --rate max --replay {}", path.display());
     let sent = Running::start(&daemon, "gen", &line).total();
     assert_eq!(number(&sent, "frames"), 40);
+    std::fs::write(&path, longest).expect("a file");
+    let told = daemon.refuses(1, &line);
+    let said = "none of its 1 frames can be sent: they were captured in part, or the device does not take their length";
+    assert!(told.contains(said), "{told}");
 }
 
 /// A sink that is stopped loses what its ring has no room for: it counts what the bridge counts, and no frame else is missing.
@@ -369,6 +379,9 @@ fn a_malformed_capture_is_refused() {
     assert_eq!(none.code, 1, "{}", none.err);
     let said = "none of its 1 frames can be sent: they were captured in part";
     assert!(none.err.contains(said), "{}", none.err);
+    let empty = replay(&partial[..24]);
+    assert_eq!(empty.code, 1, "{}", empty.err);
+    assert!(empty.err.contains("it has no frame"), "{}", empty.err);
     pcap[20] = 113;
     for (bytes, said) in [
         (&pcap[..], "link type 113"),
@@ -493,10 +506,11 @@ fn names_of_devices() {
         let told = daemon.refuses(*code, words);
         assert!(told.contains(said), "{words}: {told}");
     }
-    let _first = Running::start(&daemon, "sink", "sink second");
+    let first = Running::start(&daemon, "sink", "sink second");
     daemon.wait_for_state("vnic", "p1", "up");
     let told = daemon.refuses(1, "sink second");
-    assert!(told.contains("in use by another program"), "{told}");
+    let holder = format!("in use by windlass (pid {})", first.child.id());
+    assert!(told.contains(&holder), "{told}");
 }
 
 /// A pipe that is full keeps nobody from ending a command by a second signal, and by one that it does not see for seconds.

@@ -78,7 +78,7 @@ impl Peer {
             assert!(events.is_empty(), "{events:?}");
             let reason = client.status().reason;
             assert!(!reason.contains(&silent), "it was let in first");
-            reason.contains("already").then_some(reason)
+            reason.contains("in use").then_some(reason)
         })
     }
 

@@ -369,7 +369,10 @@ fn interfaces_share_a_socket() {
         "{:?}",
         twin.status()
     );
-    for (id, word) in [(3, "not on this socket"), (2, "already connected")] {
+    let program = std::fs::read_to_string("/proc/self/comm").expect("a name");
+    let (program, pid) = (program.trim_end(), std::process::id());
+    let held = format!("interface 2 is in use by {program} (pid {pid})");
+    for (id, word) in [(3, "not on this socket"), (2, &*held)] {
         let mut client = MemifClient::new(client_config(path.clone(), id, 1, 6)).expect("client");
         let end = Instant::now() + PATIENCE;
         while !client.status().reason.contains(word) {

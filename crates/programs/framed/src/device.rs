@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use windlass_attach::memif::msg::Secret;
 use windlass_attach::memif::offer::BUFFER_BYTES;
 use windlass_attach::memif::{ClientConfig, Offloads};
+use windlass_frame::FRAME_MAX;
 use windlass_shm::HugePages;
 use windlass_sync::tsc;
 use windlass_sys::Errno;
@@ -124,7 +125,7 @@ impl Device {
             any.add(set, 0, Interest::READABLE)?;
         }
         let mut link = Link::new(config, &sets)?;
-        let conn = first(&mut link, &sets).map_err(|errno| explain(path, errno))?;
+        let conn = first(&mut link, &sets).map_err(|errno| explain(path, errno, &link.told))?;
         link.taken();
         Ok(Device {
             generation,
@@ -337,6 +338,12 @@ impl Device {
         unsafe { grant.fill(call.frames(), words) };
         self.publish(grant);
         Ok(call.vecs.len())
+    }
+
+    /// Bytes of the longest frame that can be written: the longest that there is, unless the ring has less room in all.
+    #[must_use]
+    pub fn frame_max(&self) -> usize {
+        FRAME_MAX.min(usize::from(self.ring_slots) * BUFFER_BYTES as usize)
     }
 
     /// A descriptor that poll(2), epoll(7) and so on find readable (`POLLIN`, also for writing) when the handle is ready. It is
@@ -677,12 +684,12 @@ fn first(link: &mut Link, sets: &Sets) -> Result<Arc<Conn>, Errno> {
     }
 }
 
-fn explain(path: &Path, errno: Errno) -> Error {
+fn explain(path: &Path, errno: Errno, told: &str) -> Error {
     let path = path.to_owned();
     match errno {
         Errno::NOENT | Errno::NOTDIR | Errno::NXIO | Errno::CONNREFUSED => Error::NoDevice(path),
         Errno::ACCESS | Errno::PERM => Error::Permission(path),
-        Errno::BUSY => Error::Busy(path),
+        Errno::BUSY => Error::Busy(path, told.to_owned()),
         Errno::NAMETOOLONG | Errno::PROTOTYPE | Errno::LOOP => Error::BadName(path),
         errno => Error::System(errno),
     }

@@ -16,9 +16,9 @@ pub enum Error {
     /// The socket is another user's.
     #[error("{0}: permission denied")]
     Permission(PathBuf),
-    /// The device has another consumer.
-    #[error("{0}: in use by another program")]
-    Busy(PathBuf),
+    /// The device has another consumer; what the server said of it.
+    #[error("{0}: {1}")]
+    Busy(PathBuf, String),
     /// The daemon refused, or would.
     #[error("{message}")]
     Refused {
@@ -99,7 +99,7 @@ impl Error {
             Error::NoDevice(_) => Code::NoDevice,
             Error::BadName(_) => Code::BadName,
             Error::Permission(_) => Code::Permission,
-            Error::Busy(_) => Code::Busy,
+            Error::Busy(..) => Code::Busy,
             Error::Refused { code, .. } => *code,
             Error::System(_) => Code::System,
         }
@@ -112,7 +112,7 @@ impl Error {
             Error::NoDevice(_) => Errno::NOENT,
             Error::BadName(_) => Errno::INVAL,
             Error::Permission(_) => Errno::ACCESS,
-            Error::Busy(_) => Errno::BUSY,
+            Error::Busy(..) => Errno::BUSY,
             Error::Refused { code, .. } => match code {
                 Code::NoDatalink | Code::NoDevice | Code::NoZone => Errno::NOENT,
                 Code::Permission => Errno::ACCESS,

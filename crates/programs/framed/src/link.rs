@@ -43,6 +43,8 @@ pub(crate) struct Link {
     pub(crate) patience: Duration,
     /// Why the last attempt failed.
     pub(crate) failure: Option<Errno>,
+    /// What a server said that refused it.
+    pub(crate) told: String,
 }
 
 #[derive(Debug)]
@@ -93,8 +95,8 @@ fn leave(sets: &Sets, socket: &OwnedFd) {
     }
 }
 
-/// The next message, `None` if none waits.
-fn receive(socket: &OwnedFd) -> Result<Option<Message>, Errno> {
+/// The next message, `None` if none waits. Why a server ends the connection is in `told`.
+fn receive(socket: &OwnedFd, told: &mut String) -> Result<Option<Message>, Errno> {
     let mut record = [0; MSG_BYTES];
     let received = match unix::receive_with_fds(socket, &mut record, 0) {
         Ok(received) => received,
@@ -105,9 +107,11 @@ fn receive(socket: &OwnedFd) -> Result<Option<Message>, Errno> {
         return Err(Errno::CONNRESET);
     }
     match record.get(..received.bytes).map(Message::decode) {
-        Some(Ok(Message::Disconnect(why))) if why.code != 0 => Err(Errno::from_raw_os_error(
-            i32::try_from(why.code).unwrap_or(0),
-        )),
+        Some(Ok(Message::Disconnect(why))) if why.code != 0 => {
+            *told = why.reason.to_string();
+            let code = i32::try_from(why.code).unwrap_or(0);
+            Err(Errno::from_raw_os_error(code))
+        }
         Some(Ok(Message::Disconnect(_))) => Err(Errno::CONNREFUSED),
         Some(Ok(message)) => Ok(Some(message)),
         _ => Err(Errno::PROTO),
@@ -130,6 +134,7 @@ impl Link {
             absent_since: None,
             patience: crate::PATIENCE,
             failure: None,
+            told: String::new(),
         })
     }
 
@@ -172,11 +177,11 @@ impl Link {
                 },
                 Err(errno) => self.hang_up(sets, &socket, errno, now),
             },
-            State::Up { socket, conn } => match receive(&socket) {
+            State::Up { socket, conn } => match receive(&socket, &mut self.told) {
                 Ok(None) if !conn.is_dead() => self.state = State::Up { socket, conn },
                 _ => return self.end(sets, &socket, conn, now),
             },
-            State::Ready { socket, conn } => match receive(&socket) {
+            State::Ready { socket, conn } => match receive(&socket, &mut self.told) {
                 Ok(None) => self.state = State::Ready { socket, conn },
                 _ => return self.end(sets, &socket, conn, now),
             },
@@ -230,13 +235,13 @@ impl Link {
 
     /// Takes the messages that are there. Whether the last was CONNECTED.
     fn shake(
-        &self,
+        &mut self,
         socket: &OwnedFd,
         dialogue: &mut Dialogue,
         deadline: Instant,
         now: Instant,
     ) -> Result<bool, Errno> {
-        while let Some(message) = receive(socket)? {
+        while let Some(message) = receive(socket, &mut self.told)? {
             let connected = dialogue.take(&message, &self.config);
             if connected.map_err(|_| Errno::PROTO)?.is_some() {
                 return Ok(true);

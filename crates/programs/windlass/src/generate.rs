@@ -25,7 +25,7 @@ pub(crate) fn run(session: &mut Session<'_>, args: &GenArgs) -> Result<(), Failu
         let rate = rate.unwrap_or(Rate::Max);
         return send_all(session, args, &chosen, &open.device, &mut made, Some(rate));
     };
-    let mut replay = Replay::open(path)?;
+    let mut replay = Replay::open(path, open.device.frame_max())?;
     let sent = send_all(session, args, &chosen, &open.device, &mut replay, rate);
     if let Some(told) = replay.left_out() {
         eprintln!("windlass: {told}");

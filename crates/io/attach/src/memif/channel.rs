@@ -43,9 +43,14 @@ pub enum Refusal {
     /// No interface with this number.
     #[error("interface {0} is not on this socket")]
     UnknownId(u32),
-    /// The interface has a peer.
-    #[error("interface {0} is already connected")]
-    Busy(u32),
+    /// The interface has a peer; which, as far as it may be told.
+    #[error("interface {id} is in use by {by}")]
+    Busy {
+        /// The interface.
+        id: u32,
+        /// For people.
+        by: String,
+    },
     /// No secret, or another one.
     #[error("the secret is wrong")]
     Secret,
@@ -121,7 +126,7 @@ impl Refusal {
     /// What DISCONNECT carries for programs: an errno, or 0.
     fn code(&self) -> u32 {
         let errno = match self {
-            Refusal::Busy(_) => Errno::BUSY,
+            Refusal::Busy { .. } => Errno::BUSY,
             Refusal::UnknownId(_) => Errno::NXIO,
             Refusal::Secret => Errno::ACCESS,
             _ => return 0,

@@ -112,7 +112,40 @@ struct Open {
     /// Nobody polls the interface.
     rests: bool,
     busy: bool,
+    /// Who was led to it last.
+    holder: Option<Holder>,
     visitor: Option<Visitor>,
+}
+
+/// A process that has connected.
+#[derive(Debug)]
+struct Holder {
+    uid: u32,
+    /// Its process and the program that this ran then.
+    name: String,
+}
+
+impl Holder {
+    fn of(channel: &Channel) -> Option<Holder> {
+        let credentials = unix::peer_credentials(channel).ok()?;
+        let pid = credentials.pid?;
+        let program = std::fs::read(format!("/proc/{pid}/comm")).ok()?;
+        // The process has chosen it: what a terminal could take for more than letters is escaped.
+        let program: Text<16> = Text::cut(program.trim_ascii_end());
+        Some(Holder {
+            uid: credentials.uid,
+            name: format!("{program} (pid {pid})"),
+        })
+    }
+
+    /// What another who asks for the desk may hear of it: root and its own user hear all.
+    fn told_to(holder: Option<&Holder>, asker: &Channel) -> String {
+        let asker = unix::peer_credentials(asker).map(|asker| asker.uid);
+        let may = |holder: &&Holder| asker.is_ok_and(|uid| uid == 0 || uid == holder.uid);
+        holder
+            .filter(may)
+            .map_or_else(|| "another program".into(), |holder| holder.name.clone())
+    }
 }
 
 #[derive(Debug)]
@@ -196,6 +229,7 @@ impl Hub {
                 desk,
                 rests: false,
                 busy,
+                holder: None,
                 visitor: None,
             },
         );
@@ -394,10 +428,14 @@ impl Hall {
             {
                 Refusal::Secret
             }
-            Some(open) if open.busy || open.visitor.is_some() => Refusal::Busy(init.id),
+            Some(open) if open.busy || open.visitor.is_some() => Refusal::Busy {
+                id: init.id,
+                by: Holder::told_to(open.holder.as_ref(), &channel),
+            },
             Some(open) => match channel.send(&Message::Ack, None) {
                 Ok(()) => {
                     open.busy = true;
+                    open.holder = Holder::of(&channel);
                     open.visitor = Some(Visitor {
                         channel,
                         program: init.name,

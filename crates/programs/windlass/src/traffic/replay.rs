@@ -10,11 +10,11 @@ use windlass_capture::packets::{Packets, ReadError};
 use super::{Frames, Next};
 use crate::failure::Failure;
 
-/// Frames that a device takes.
-const SENT: std::ops::RangeInclusive<usize> = 14..=65_557;
+/// Shortest frame that a device takes.
+const FRAME_MIN: usize = 14;
 
 /// Why frames are left out.
-const LEFT_OUT: &str = "they were captured in part, or no device takes their length";
+const LEFT_OUT: &str = "they were captured in part, or the device does not take their length";
 
 /// A file that is read as it is sent: it may be of any length.
 #[derive(Debug)]
@@ -25,13 +25,15 @@ pub(crate) struct Replay {
     /// What is in `frame`, if it was not taken.
     next: Option<Next>,
     has_taken: bool,
-    /// Frames that were captured in part, or that are too short or too long for any device.
+    /// Longest frame that the device takes.
+    frame_max: usize,
+    /// Frames that were captured in part, or that are too short or too long for the device.
     left_out: u64,
 }
 
 impl Replay {
-    /// Opens a file and reads its head.
-    pub(crate) fn open(path: &Path) -> Result<Replay, Failure> {
+    /// Opens a file and reads its head. Frames of up to so many bytes are sent.
+    pub(crate) fn open(path: &Path, frame_max: usize) -> Result<Replay, Failure> {
         let file = File::open(path).map_err(|error| fault(path, &error.into()))?;
         let packets = Packets::open(BufReader::new(file)).map_err(|error| fault(path, &error))?;
         Ok(Replay {
@@ -40,6 +42,7 @@ impl Replay {
             frame: Vec::new(),
             next: None,
             has_taken: false,
+            frame_max,
             left_out: 0,
         })
     }
@@ -50,18 +53,19 @@ impl Replay {
             .then(|| format!("{} frames were not sent: {LEFT_OUT}", self.left_out))
     }
 
-    /// There are no more. That there were some, and none could be sent, is a failure.
+    /// There are no more. That none could be sent is a failure.
     fn end(&self) -> Result<Option<Next>, Failure> {
-        if self.has_taken || self.left_out == 0 {
+        if self.has_taken {
             return Ok(None);
         }
+        let why = match self.left_out {
+            0 => "it has no frame".into(),
+            frames => format!("none of its {frames} frames can be sent: {LEFT_OUT}"),
+        };
         Err(Failure::new(
             ErrorCode::Invalid,
             format!("replay {}", self.path.display()),
-            format!(
-                "none of its {} frames can be sent: {LEFT_OUT}",
-                self.left_out
-            ),
+            why,
             "\"windlass snoop -w\" and \"tcpdump -s 0 -w\" capture whole frames",
         ))
     }
@@ -78,7 +82,7 @@ impl Frames for Replay {
                 return self.end();
             };
             let bytes = packet.bytes.len();
-            if packet.len as usize != bytes || !SENT.contains(&bytes) {
+            if packet.len as usize != bytes || !(FRAME_MIN..=self.frame_max).contains(&bytes) {
                 self.left_out += 1;
                 continue;
             }
