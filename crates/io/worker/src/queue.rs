@@ -14,6 +14,8 @@
 //! to its owner by that. So an owner with many members takes half of the memory, and others find room. A member without an owner is one
 //! by itself. Where there is no room, the oldest frame of the member's longest queue goes.
 
+use std::collections::BTreeMap;
+
 use windlass_attach::port::TxCaps;
 use windlass_attach::soft;
 use windlass_frame::{BURST, Claim, Gso, HEADROOM, Heads, Meta, Offload, Pick, SNAP, Tick};
@@ -31,6 +33,10 @@ pub const FRAMES: usize = 512;
 pub const BYTES: usize = 1 << 20;
 /// Private memory of one worker for all its queues of a direction.
 pub const MEMORY: usize = 4 << 20;
+
+/// A member without a queue, among [`Queues::places`]. There are fewer queues: each has a block.
+const NONE: u16 = u16::MAX;
+const _: () = assert!(MEMORY / BLOCK < NONE as usize);
 
 /// What of it waits.
 struct Copied {
@@ -143,6 +149,10 @@ pub(crate) struct Queues {
     hash: FlowHash,
     pool: Option<Pool>,
     queues: Vec<Queue>,
+    /// By member, up to the highest that had one: where its queue is.
+    places: Vec<u16>,
+    /// Blocks of all queues of an owner, if it has any.
+    of_owners: BTreeMap<u32, usize>,
     frames: usize,
     pushed: u64,
     /// Where frames that die are shown to captures: made when it is first needed.
@@ -156,6 +166,8 @@ impl Queues {
             hash: FlowHash::new(keys),
             pool: None,
             queues: Vec::new(),
+            places: Vec::new(),
+            of_owners: BTreeMap::new(),
             frames: 0,
             pushed: 0,
             shown: None,
@@ -180,7 +192,67 @@ impl Queues {
     }
 
     fn position(&self, member: u16) -> Option<usize> {
-        self.queues.iter().position(|queue| queue.member == member)
+        let place = self.places.get(usize::from(member)).copied();
+        place.filter(|place| *place != NONE).map(usize::from)
+    }
+
+    /// A new queue of a member that has none.
+    #[cold]
+    fn add(&mut self, member: u16, owner: Option<u32>) -> usize {
+        let at = self.queues.len();
+        self.queues.push(Queue {
+            member,
+            owner,
+            ..Queue::default()
+        });
+        let needed = usize::from(member) + 1;
+        if self.places.len() < needed {
+            self.places.resize(needed, NONE);
+        }
+        self.places[usize::from(member)] = at as u16;
+        at
+    }
+
+    /// Forgets a queue that is empty; the last one takes its place.
+    fn remove(&mut self, at: usize) {
+        let gone = self.queues.swap_remove(at);
+        self.places[usize::from(gone.member)] = NONE;
+        if let Some(moved) = self.queues.get(at) {
+            self.places[usize::from(moved.member)] = at as u16;
+        }
+    }
+
+    /// A queue has so many blocks more.
+    fn take_blocks(&mut self, at: usize, blocks: usize) {
+        let queue = &mut self.queues[at];
+        queue.blocks += blocks;
+        if let Some(owner) = queue.owner {
+            *self.of_owners.entry(owner).or_default() += blocks;
+        }
+    }
+
+    /// A queue has so many blocks fewer.
+    fn give_blocks(&mut self, at: usize, blocks: usize) {
+        let queue = &mut self.queues[at];
+        queue.blocks -= blocks;
+        if let Some(owner) = queue.owner
+            && let Some(theirs) = self.of_owners.get_mut(&owner)
+        {
+            *theirs -= blocks;
+            if *theirs == 0 {
+                self.of_owners.remove(&owner);
+            }
+        }
+    }
+
+    /// A queue's member may belong to another owner now.
+    fn set_owner(&mut self, at: usize, owner: Option<u32>) {
+        if self.queues[at].owner != owner {
+            let blocks = self.queues[at].blocks;
+            self.give_blocks(at, blocks);
+            self.queues[at].owner = owner;
+            self.take_blocks(at, blocks);
+        }
     }
 
     /// Whether a frame of so many bytes may be added to a member's.
@@ -190,10 +262,7 @@ impl Queues {
             queue.map_or((0, 0, 0), |queue| (queue.frames, queue.bytes, queue.blocks));
         let of_owner = match rule.owner {
             None => blocks,
-            owner => {
-                let theirs = self.queues.iter().filter(|queue| queue.owner == owner);
-                theirs.map(|queue| queue.blocks).sum()
-            }
+            Some(owner) => self.of_owners.get(&owner).copied().unwrap_or(0),
         };
         let free = self.pool.as_ref().map_or(MEMORY / BLOCK, Pool::free_blocks);
         let left = (free.saturating_sub(of_owner) / 2).saturating_sub(blocks);
@@ -362,22 +431,17 @@ impl Queues {
             counters.hold();
         }
         tally.hold();
-        let at = self.position(rule.member).unwrap_or_else(|| {
-            let member = rule.member;
-            let queue = Queue {
-                member,
-                ..Queue::default()
-            };
-            self.queues.push(queue);
-            self.queues.len() - 1
-        });
+        let at = match self.position(rule.member) {
+            Some(at) => at,
+            None => self.add(rule.member, rule.owner),
+        };
+        self.set_owner(at, rule.owner);
+        self.take_blocks(at, Pool::blocks(held.meta()));
         self.pushed += 1;
         self.frames += 1;
         let queue = &mut self.queues[at];
-        queue.owner = rule.owner;
         queue.frames += 1;
         queue.bytes += late.bytes as usize;
-        queue.blocks += Pool::blocks(held.meta());
         let item = Copied {
             held,
             is_tagged: late.is_tagged,
@@ -440,8 +504,8 @@ impl Queues {
         let queue = &mut self.queues[at];
         queue.frames -= 1;
         queue.bytes -= frame.bytes as usize;
-        queue.blocks -= Pool::blocks(frame.item.held.meta());
         self.frames -= 1;
+        self.give_blocks(at, Pool::blocks(frame.item.held.meta()));
         if let Some(pool) = &mut self.pool {
             pool.free(frame.item.held);
         }
@@ -466,7 +530,7 @@ impl Queues {
             self.lose(rule, at, frame, cause, &mut tally);
         }
         if self.queues[at].frames == 0 {
-            self.queues.swap_remove(at);
+            self.remove(at);
         }
         tally
     }
@@ -519,7 +583,7 @@ impl Queues {
             self.free(at, frame);
         }
         if self.queues[at].frames == 0 {
-            self.queues.swap_remove(at);
+            self.remove(at);
         }
         marked
     }
@@ -541,7 +605,7 @@ impl Queues {
             }
             self.free(at, frame);
         }
-        self.queues.swap_remove(at);
+        self.remove(at);
         n
     }
 }
@@ -681,6 +745,66 @@ mod tests {
         assert!(theirs <= MEMORY / BLOCK / 2, "{theirs}");
         assert_eq!(put(&mut queues, Some(1001), 200, 10), 0, "another owner's");
         assert_eq!(put(&mut queues, None, 201, 10), 0, "nobody's");
+    }
+
+    /// What is kept beside the queues says of each member and owner what a walk over the queues says, whatever comes, goes or is purged, and
+    /// whomever a member belongs to.
+    #[test]
+    fn queues_are_found_as_a_walk_finds_them() {
+        const MEMBERS: usize = 12;
+        let domain = Domain::new(1);
+        let mut worker = domain.register();
+        let section = worker.section();
+        let (mut queues, slow) = (Queues::new([1, 2]), slow());
+        let mut random = crate::simulation::random::Random::new(3);
+        let (mut heads, mut store) = (Heads::boxed(), SegStore::default());
+        let mut most = 0;
+        for _ in 0..3_000 {
+            let member = random.below(MEMBERS) as u16 * 5_000;
+            let waiting = Rule {
+                owner: Some(random.below(4) as u32).filter(|owner| *owner != 0),
+                ..rule(member, Some(&slow))
+            };
+            let free = Rule {
+                shaper: None,
+                ..waiting
+            };
+            match random.below(10) {
+                0 => {
+                    queues.purge(&free, Drop::PeerDown);
+                }
+                1..4 => {
+                    queues.advance(&free);
+                    let mut picks = [Pick::frame(0, false); BURST];
+                    heads.clear(RxId(0), NOW);
+                    let mut tails = Tails::bind(&mut store, &section);
+                    let n = queues.restore(member, BURST, &mut heads, &mut tails, &mut picks);
+                    queues.forget(&free, n);
+                }
+                _ => {
+                    let len = 60 + random.below(9_000) as u32;
+                    admit(&mut queues, &section, &waiting, len);
+                }
+            }
+            for member in (0..MEMBERS as u16).map(|n| n * 5_000) {
+                let walked = queues
+                    .queues
+                    .iter()
+                    .position(|queue| queue.member == member);
+                assert_eq!(queues.position(member), walked);
+            }
+            for owner in 1..4 {
+                let theirs = queues
+                    .queues
+                    .iter()
+                    .filter(|queue| queue.owner == Some(owner));
+                let theirs: usize = theirs.map(|queue| queue.blocks).sum();
+                assert_eq!(queues.of_owners.get(&owner).copied().unwrap_or(0), theirs);
+            }
+            assert!(queues.of_owners.values().all(|blocks| *blocks != 0));
+            most = most.max(queues.queues.len());
+        }
+        assert!(most > MEMBERS / 2, "{most} queues at a time");
     }
 
     /// A full queue takes what comes, and its oldest frame goes.
