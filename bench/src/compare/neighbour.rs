@@ -7,11 +7,11 @@ use anyhow::{Result, bail};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-use super::holes;
 use super::host::{HugePages, Scratch, describe};
 use super::peers::{Plug, Setup, Switch, Windlass, add_vnic, guest_socket};
 use super::rate::{Turns, shoot};
 use super::table::{Spread, Table, verdict, write_json};
+use super::{deaf, holes};
 use crate::third::{Conduct, THIRD, ThirdReport};
 
 /// The least share of the others' rate beside an honest guest.
@@ -39,6 +39,8 @@ pub struct Options {
     #[command(flatten)]
     holes: holes::HoleOptions,
     #[command(flatten)]
+    deaf: deaf::DeafOptions,
+    #[command(flatten)]
     turns: Turns,
 }
 
@@ -47,6 +49,7 @@ pub struct Options {
 struct Report {
     rates: Vec<Shot>,
     holes: Vec<holes::Shot>,
+    deaf: Vec<deaf::Shot>,
 }
 
 /// The generator's line.
@@ -79,7 +82,8 @@ pub fn run(options: &Options, programs: &Path, json: Option<&PathBuf>) -> Result
     let rates = run_rates(options, programs)?;
     let core = turns.cores.switch_core;
     let holes = holes::run(&options.holes, turns.rounds, programs, core)?;
-    write_json(json, &Report { rates, holes })
+    let deaf = deaf::run(&options.deaf, turns.rounds, programs, core)?;
+    write_json(json, &Report { rates, holes, deaf })
 }
 
 fn run_rates(options: &Options, programs: &Path) -> Result<Vec<Shot>> {

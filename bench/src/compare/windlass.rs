@@ -208,10 +208,23 @@ impl Daemon {
     /// # Errors
     /// If it is not there.
     pub fn start_command(&self, line: &str) -> Result<Child> {
+        let log = self.log.with_extension("command.log");
+        Child::start(&mut self.command_for(line), &log)
+    }
+
+    /// The same with its output in a pipe, to be read by [`Child::output`].
+    ///
+    /// # Errors
+    /// If it is not there.
+    pub fn start_piped(&self, line: &str) -> Result<Child> {
+        Child::start_piped(self.command_for(line))
+    }
+
+    fn command_for(&self, line: &str) -> Command {
         let mut command = Command::new(&self.command);
         command.arg("--socket").arg(&self.socket);
-        let log = self.log.with_extension("command.log");
-        Child::start(command.args(line.split_ascii_whitespace()), &log)
+        command.args(line.split_ascii_whitespace());
+        command
     }
 
     /// Busy cycles and frames of all workers so far.
