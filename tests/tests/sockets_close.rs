@@ -262,6 +262,33 @@ fn a_reset_that_a_reclaim_meets_is_told() {
     }
 }
 
+/// A peer that writes a helper's note of a reset into its channels, at any time: nothing is told before the connection ends, and then
+/// one error at most, as of a reset of the peer's own.
+#[test]
+fn a_forged_note_of_a_reset_is_no_more_than_a_reset() {
+    let name = "a_forged_note_of_a_reset_is_no_more_than_a_reset";
+    let Some(place) = Place::compiled(name, "noted.c", &[]) else {
+        return;
+    };
+    place.have_daemon();
+    for way in ["fin", "reset", "sent"] {
+        let mut pair = place.connect(&How {
+            way,
+            spin: "50",
+            options: &[PATIENT],
+            ..HOW
+        });
+        pair.until("the join", |pair| {
+            let rows = place.rows(pair.ends[1].id());
+            rows.iter().any(|row| row["state"] == "ring")
+        });
+        std::fs::write(pair.directory.join("port.joined"), "").expect("a file");
+        let right = pair.wait(1).contains("right\n");
+        assert!(right, "{way}: {}", pair.both());
+        assert!(pair.said(0).contains("wrote"), "{}", pair.both());
+    }
+}
+
 /// A broker that is stopped for as long as this lives.
 struct Stopped(Pid);
 

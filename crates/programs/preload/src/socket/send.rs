@@ -188,6 +188,7 @@ impl Sending {
                 Sent::KernelFull if !waits => libc::EAGAIN,
                 Sent::KernelFull => waiter.wait_for(libc::POLLOUT, libc::SO_SNDTIMEO),
                 Sent::Busy => waiter.wait_for_lock(waits, libc::SO_SNDTIMEO),
+                Sent::Error(error @ libc::ECONNRESET) => peer_death::named(waiter.sock(), error),
                 Sent::Error(error) => error,
                 Sent::Broken => libc::ECONNRESET,
             };
