@@ -155,8 +155,7 @@ pub fn owes_error(sock: &Sock) -> bool {
 /// net/unix/af_unix.c). Where those were in the ring it does not: a killed process leaves them there, and one that closes, if the
 /// broker cannot have them moved in time, or if it counted a killed child as one that still has the socket.
 fn note_reset(sock: &Sock, link: &Link<'static>) {
-    let is_tcp = kind::of(sock.record).is_reset_late;
-    let out = link.outgoing();
+    let (is_tcp, out) = (kind::of(sock.record).is_reset_late, link.outgoing());
     let is_said = is_tcp && out.is_error_taken() || !is_tcp && out.unread();
     if !is_said || sock.record.has(flag::NOTED) {
         return;
