@@ -38,7 +38,7 @@ pub const BYTES_MAX: usize = 8 << 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum CompileError {
     /// Their tables would be larger than [`BYTES_MAX`].
-    #[error("the rules overlap too much: their tables would need more than {} MiB", BYTES_MAX >> 20)]
+    #[error("the rules overlap too much: their tables would be too large")]
     TooLarge,
     /// It would take too long.
     #[error("the rules overlap too much: they would take too long to compile")]
@@ -232,9 +232,13 @@ impl Table {
         family: Family,
         budget: &mut Budget,
     ) -> Result<Option<Box<Table>>, CompileError> {
+        let has_any = |prefixes: &[Prefix]| prefixes.iter().any(|p| family_of(p) == family);
+        // Thousands of rules may name a set of thousands.
+        let sets_here: Vec<bool> = list.sets.iter().map(|set| has_any(&set.prefixes)).collect();
         let can_match = |rule: &Rule| {
-            let is_here = |prefixes: Option<&[Prefix]>| {
-                prefixes.is_none_or(|all| all.iter().any(|p| family_of(p) == family))
+            let is_here = |side: &Side| match side.addresses {
+                Set(set) => sets_here.get(set).copied().unwrap_or(false),
+                _ => list.prefixes(side).is_none_or(&has_any),
             };
             let of_icmp = if family == Family::V4 {
                 proto::ICMP
@@ -244,8 +248,8 @@ impl Table {
             rule.direction.is_none_or(|d| d == direction)
                 && (rule.icmp.is_none() || rule.protocol == Some(of_icmp))
                 && rule.family.is_none_or(|f| f == family)
-                && is_here(list.prefixes(&rule.from))
-                && is_here(list.prefixes(&rule.to))
+                && is_here(&rule.from)
+                && is_here(&rule.to)
         };
         let numbered = (0u16..).zip(&list.rules);
         let here: Vec<(u16, &Rule)> = numbered.filter(|(_, rule)| can_match(rule)).collect();

@@ -50,3 +50,28 @@ fn time_to_compile_is_bounded() {
     let refused = Classifier::new(&list).err();
     assert_eq!(refused, Some(CompileError::TooSlow));
 }
+
+/// Nanoseconds for which this thread has had a processor.
+fn ran_ns() -> u64 {
+    let times = std::fs::read_to_string("/proc/thread-self/schedstat").expect("our own");
+    let ran = times.split_whitespace().next();
+    ran.and_then(|ns| ns.parse().ok()).expect("a number")
+}
+
+/// Rules of one version of IP that name a set of the other cost the same however large it is.
+#[test]
+fn sets_of_the_other_version_are_looked_at_once() {
+    let cost = |prefixes| {
+        let rules = "drop ipv6 to @a; ".repeat(10_000);
+        let list: Rules = format!("{}; {rules}", set(prefixes)).parse().expect("rules");
+        let before = ran_ns();
+        let classifier = Classifier::new(&list).expect("room");
+        let ran = ran_ns() - before;
+        let packet = Packet::new(Family::V6, 17, 1, 2);
+        assert_eq!(classifier.first(Direction::In, &packet, State::New), None);
+        ran
+    };
+    let (few, many) = (cost(1), cost(30_000));
+    // A tick of the clock by which it may be counted.
+    assert!(many < 10 * few + 10_000_000, "{few} ns, {many} ns");
+}
