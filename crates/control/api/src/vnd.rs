@@ -272,7 +272,7 @@ impl VndError {
     }
 
     /// The key of a device that it is about, and what is wrong with it.
-    pub(crate) fn detail(&self, device: &str) -> Detail {
+    pub fn detail(&self, device: &str) -> Detail {
         let key = match self {
             Self::NoDatalink { .. } | Self::DlExcl { .. } => ".vnic",
             Self::BadName(_) => ".name",

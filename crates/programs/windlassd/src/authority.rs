@@ -30,7 +30,7 @@ use std::path::Path;
 
 use windlass_api::{
     Attachment, Change, Detail, Document, ErrorBody, ErrorCode, Flow, Name, Object, PeerView,
-    Scope, Vnd, VndErrno, Vnic, Zone, property,
+    Scope, Vnd, VndErrno, VndError, Vnic, Zone, property,
 };
 use windlass_sys::identity::{Rights, user_namespace};
 use windlass_sys::process;
@@ -221,10 +221,37 @@ impl Peer {
     }
 
     fn must_own_flow(&self, flow: &Flow, document: &Document) -> Result<(), ErrorBody> {
-        match document.vnic(flow.vnic.as_str()) {
+        let vnic = document.vnic(flow.vnic.as_str());
+        match vnic.filter(|vnic| self.sees_vnic(vnic, document)) {
             Some(vnic) => self.must_own(vnic, document),
             None => Err(self.forbidden(&format!("change flows of \"{}\"", flow.vnic))),
         }
+    }
+
+    /// Refuses devices that the peer may not have as if what it may not see were not there. Asked before [`Peer::may`]: a change of
+    /// a device is found by its VNIC, so it may come from another's device.
+    ///
+    /// # Errors
+    /// [`ErrorCode::Forbidden`] for a zone of another owner, [`ErrorCode::NotFound`] for a VNIC of one.
+    pub fn may_have_vnds(&self, old: &Document, new: &Document) -> Result<(), ErrorBody> {
+        for vnd in new.vnds.iter().filter(|vnd| !old.vnds.contains(vnd)) {
+            self.must_own_vnd(vnd, old, new)?;
+            let vnic = new.vnic(vnd.vnic.as_str());
+            if vnic.is_some_and(|vnic| !self.sees_vnic(vnic, new)) {
+                let (vnic, zone) = (vnd.vnic.to_string(), vnd.zone.to_string());
+                let error = VndError::NoDatalink { vnic, zone };
+                let detail = error.detail(&vnd.label());
+                // In the words for a VNIC that is not there.
+                let message = format!("{}: {}", detail.path, detail.message);
+                let (code, details) = (error.errno().code(), vec![detail]);
+                return Err(ErrorBody {
+                    code,
+                    message,
+                    details,
+                });
+            }
+        }
+        Ok(())
     }
 
     /// Both owners of a zone that is given away with its devices have to be the peer.

@@ -264,6 +264,14 @@ fn cannot_touch_others(other: &Other<'_>) {
     ] {
         other.refused("PATCH", path, body, "not_found");
     }
+    // Nobody hears whose a VNIC is by asking for a flow of it.
+    for vnic in ["root0", "b0", "absent"] {
+        let flow = json!({"name": "f", "vnic": vnic, "attributes": "transport=tcp"});
+        let (_, error) = other.ask("POST", "/v1/flows", flow);
+        let why = format!("may not change flows of \"{vnic}\": root");
+        let message = error["message"].as_str().unwrap_or_default();
+        assert!(message.contains(&why), "{error}");
+    }
     other.must("GET", "/v1/bridges/br0/fdb?member=a0", null.clone());
     other.must(
         "PATCH",

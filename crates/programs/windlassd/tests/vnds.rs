@@ -60,6 +60,9 @@ root | POST /v1/vnds | {"vnic": "t0"} | in_use | DLEXCL | .vnic
 root | PATCH /v1/vnics/v0 | {"attach": {"kind": "tap"}} | in_use | DLEXCL | .vnic
 root | DELETE /v1/vnics/v0 | null | in_use | DLEXCL | .vnic
 red | DELETE /v1/vnics/r0 | null | in_use | DLEXCL | .vnic
+blue | POST /v1/vnds | {"vnic": "r0", "name": "x", "zone": "blue"} | not_found | NODATALINK | blue/x.vnic
+blue | POST /v1/vnds | {"vnic": "r0", "name": "a", "zone": "red"} | forbidden | PERM | red/a
+blue | POST /v1/vnds | {"vnic": "r0", "name": "x", "zone": "red"} | forbidden | PERM | red/x
 red | POST /v1/vnds | {"vnic": "v1"} | forbidden | PERM |
 red | POST /v1/vnds | {"vnic": "v1", "zone": "blue"} | forbidden | PERM |
 red | POST /v1/vnds | {"vnic": "v1", "zone": "green"} | forbidden | PERM |
@@ -136,6 +139,15 @@ fn failures_have_their_names() {
         assert_eq!(error["details"][0]["errno"], errno, "{what}");
         let path = error["details"][0]["path"].as_str().unwrap();
         assert!(path.starts_with("vnds.") && path.ends_with(place), "{what}");
+    }
+    if is_root {
+        // A VNIC of others, with a device or without one, is refused in the words for one that is not there.
+        let told = |vnic: &str| {
+            let body = json!({"vnic": vnic, "name": "x", "zone": "blue"});
+            let (_, error) = ask(&daemon, "blue", "POST /v1/vnds", Some(&body));
+            error.to_string().replace(vnic, "VNIC")
+        };
+        assert_eq!([told("r0"), told("v1")], [told("v9"), told("v9")]);
     }
     assert_eq!(daemon.must("GET", "/v1/document", None), before);
 }

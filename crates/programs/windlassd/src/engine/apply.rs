@@ -64,6 +64,7 @@ impl Engine {
         edit(&mut next)?;
         next.complete(&self.document, draw_mac);
         next.canonicalize();
+        peer.may_have_vnds(&self.document, &next)?;
         let changes = diff(&self.document, &next);
         for change in &changes {
             peer.may(change, &self.document, &next, &self.runtime_dir)?;
