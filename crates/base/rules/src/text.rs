@@ -292,6 +292,24 @@ impl<'a> Reader<'a> {
         if (rule.protocol, rule.family) == (Some(ICMP6), Some(Family::V4)) {
             return Err(self.never("icmp6 is of IPv6; icmp is of IPv4"));
         }
+        // A set is not searched: many rules may name a long one.
+        let is_of = |is_v4: bool| {
+            let has = |side: &Side| match &side.addresses {
+                Addresses::Any | Addresses::Set(_) => true,
+                Addresses::These(prefixes) => prefixes.iter().any(|p| p.address.is_ipv4() == is_v4),
+            };
+            let (family, other) = match is_v4 {
+                true => (Family::V4, ICMP6),
+                false => (Family::V6, ICMP),
+            };
+            rule.family.is_none_or(|f| f == family)
+                && rule.protocol != Some(other)
+                && has(&rule.from)
+                && has(&rule.to)
+        };
+        if !is_of(true) && !is_of(false) {
+            return Err(self.never("its addresses are of another version of IP"));
+        }
         Ok(())
     }
 }
@@ -572,6 +590,18 @@ mod tests {
             (
                 "drop ipv6 icmp",
                 "rule 1: no packet matches it: icmp is of IPv4; icmp6 is of IPv6",
+            ),
+            (
+                "drop ipv4 from fd00::/8",
+                "rule 1: no packet matches it: its addresses are of another version of IP",
+            ),
+            (
+                "drop icmp6 to 10.0.0.0/8,10.1.0.1",
+                "rule 1: no packet matches it: its addresses are of another version of IP",
+            ),
+            (
+                "drop from 10.0.0.1 to fd00::1",
+                "rule 1: no packet matches it: its addresses are of another version of IP",
             ),
             (
                 "drop state open",
