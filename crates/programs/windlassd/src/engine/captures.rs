@@ -126,7 +126,8 @@ fn captured(
             let zone = vnic.zone.name().map_or(GLOBAL, |zone| zone.as_str());
             match request.zone.as_deref() {
                 Some(wanted) if wanted != zone => {
-                    Err(no_such(&format!("VNIC in zone \"{wanted}\""), name))
+                    let why = format!("there is no VNIC \"{name}\" in zone \"{wanted}\"");
+                    Err(ErrorBody::plain(ErrorCode::NotFound, why))
                 }
                 _ => Ok(CaptureKind::Member),
             }
