@@ -5,7 +5,7 @@ use std::io::Write;
 use windlass_api::{
     AUTO, Attachment, Bridge, BridgePatch, Document, Flow, FlowPatch, FlowView, MigrationCheck,
     Name, Properties, PropertyPatch, Scope, State, Status, Uplink, UplinkPatch, UplinkView, Vnic,
-    VnicPatch, VnicView, Zone, ZonePatch,
+    VnicPatch, VnicView, Zone, ZonePatch, ZoneRef,
 };
 use windlass_client::Resource;
 
@@ -295,6 +295,7 @@ pub(crate) fn flow(session: &mut Session<'_>, verb: FlowVerb) -> Result<(), Fail
         }
         FlowVerb::Remove(args) => objects::delete::<Flow>(session, &args),
         FlowVerb::Show(args) => {
+            must_be::<Vnic>(session, args.vnic.as_ref())?;
             let keep = |view: &FlowView| is_or_any(&args.vnic, &view.config.vnic);
             match args.repeat.interval {
                 None => objects::show::<Flow>(session, &args.names.names, keep),
@@ -334,6 +335,7 @@ pub(crate) fn uplink(session: &mut Session<'_>, verb: UplinkVerb) -> Result<(), 
         }
         UplinkVerb::Delete(args) => objects::delete::<Uplink>(session, &args),
         UplinkVerb::Show(args) => {
+            must_be::<Bridge>(session, args.bridge.as_ref())?;
             let names = &args.names.names;
             members::<Uplink>(session, names, &args.counted, |view| {
                 is_or_any(&args.bridge, &view.config.bridge)
@@ -343,6 +345,14 @@ pub(crate) fn uplink(session: &mut Session<'_>, verb: UplinkVerb) -> Result<(), 
             objects::set::<Uplink>(session, &args.name.name, uplink_patch(&args)?, args.dry_run)
         }
         UplinkVerb::Properties(verb) => property::run::<Uplink>(session, &verb),
+    }
+}
+
+/// An error if a name is given and no object has it: an empty table would say that the object has nothing.
+fn must_be<O: Object>(session: &mut Session<'_>, name: Option<&Name>) -> Result<(), Failure> {
+    match name {
+        Some(name) => objects::view::<O>(session, "show", name).map(drop),
+        None => Ok(()),
     }
 }
 
@@ -405,6 +415,8 @@ pub(crate) fn vnic(session: &mut Session<'_>, verb: VnicVerb) -> Result<(), Fail
         }
         VnicVerb::Delete(args) => objects::delete::<Vnic>(session, &args),
         VnicVerb::Show(args) => {
+            must_be::<Bridge>(session, args.members.bridge.as_ref())?;
+            must_be::<Zone>(session, args.zone.as_ref().and_then(ZoneRef::name))?;
             let (names, counted) = (&args.members.names.names, &args.members.counted);
             members::<Vnic>(session, names, counted, |view| {
                 is_or_any(&args.members.bridge, &view.config.bridge)

@@ -70,7 +70,12 @@ pub(crate) fn run(session: &mut Session<'_>, verb: VndVerb) -> Result<(), Failur
             };
             change(session, "rename", &args.vnd, &patch)
         }
-        VndVerb::Stat(args) => statistics::vnds(session, args.zone.as_ref(), &args.repeat()),
+        VndVerb::Stat(args) => {
+            if let Some(zone) = &args.zone {
+                exists(session, "show statistics", zone)?;
+            }
+            statistics::vnds(session, args.zone.as_ref(), &args.repeat())
+        }
     }
 }
 
@@ -99,7 +104,7 @@ pub(crate) fn zone(
     }
 }
 
-/// An error if there is no such zone. Asked where nothing was found in it.
+/// An error if there is no such zone.
 pub(crate) fn exists(session: &mut Session<'_>, what: &str, zone: &ZoneRef) -> Result<(), Failure> {
     let zones = session.client(what)?.list::<Zone>();
     let zones = zones.map_err(|error| Failure::of(what, error))?;
@@ -108,8 +113,8 @@ pub(crate) fn exists(session: &mut Session<'_>, what: &str, zone: &ZoneRef) -> R
         return Ok(());
     }
     let todo = match nearest(&zone.to_string(), names.by_ref()) {
-        Some(near) => format!("did you mean \"{near}\"? \"windlass zone list\" lists zones"),
-        None => "\"windlass zone list\" lists zones".into(),
+        Some(near) => format!("did you mean \"{near}\"? \"windlass zone show\" lists zones"),
+        None => "\"windlass zone show\" lists zones".into(),
     };
     let why = format!("there is no zone \"{zone}\"");
     Err(Failure::new(ErrorCode::NotFound, what, why, todo))

@@ -104,6 +104,42 @@ fn verbs_of_other_tools() {
     assert!(!fake.run("fdb new br0").err.contains("create"));
 }
 
+/// What is to be shown of an object that does not exist is refused, as the object itself: an empty table is no answer.
+#[test]
+fn filters_that_name_nothing() {
+    let fake = Fake::start().on("GET /v1/zones", 200, "[]");
+    let fake = ["flows", "uplinks", "vnics", "vnds", "bridges"]
+        .into_iter()
+        .fold(fake, |fake, kind| {
+            fake.on(&format!("GET /v1/{kind}"), 200, "[]")
+        });
+    let fake = [("vnics", "vnic"), ("bridges", "bridge"), ("zones", "zone")]
+        .into_iter()
+        .fold(fake, |fake, (path, kind)| {
+            let why = format!("there is no {kind} \"absent\"");
+            fake.refuse(&format!("GET /v1/{path}/absent"), 404, "not_found", &why)
+        });
+    for (typed, kind) in [
+        ("flow show --vnic absent", "vnic"),
+        ("flow show --vnic absent -i 1 -c 1", "vnic"),
+        ("uplink show --bridge absent", "bridge"),
+        ("vnic show --bridge absent", "bridge"),
+        ("vnic show --zone absent", "zone"),
+        ("vnd list --zone absent", "zone"),
+        ("vnd stat --zone absent", "zone"),
+    ] {
+        let ran = fake.run(typed);
+        assert_eq!(
+            (ran.code, ran.out.as_str()),
+            (4, ""),
+            "{typed}: {}",
+            ran.err
+        );
+        let end = format!("there is no {kind} \"absent\"; \"windlass {kind} show\" lists ");
+        assert!(ran.err.contains(&end), "{typed}: {}", ran.err);
+    }
+}
+
 /// An entry that is there cannot be set: what is advised can be typed.
 #[test]
 fn an_entry_that_exists() {

@@ -27,7 +27,14 @@ web   br1     a       02:00:00:00:00:02  waiting        ?  memif,socket=/r:s,id=
 "
     );
     assert_eq!(
-        vnics().run("vnic show -H -o name,state --bridge br1").out,
+        vnics()
+            .on(
+                "GET /v1/bridges/br1",
+                200,
+                r#"{"name":"br1","members":[],"table":{}}"#
+            )
+            .run("vnic show -H -o name,state --bridge br1")
+            .out,
         "web  waiting\n"
     );
     assert_eq!(
