@@ -63,7 +63,9 @@ fn ran_ns() -> u64 {
 fn sets_of_the_other_version_are_looked_at_once() {
     let cost = |prefixes| {
         let rules = "drop ipv6 to @a; ".repeat(10_000);
-        let list: Rules = format!("{}; {rules}", set(prefixes)).parse().expect("rules");
+        let list: Rules = format!("{}; {rules}", set(prefixes))
+            .parse()
+            .expect("rules");
         let before = ran_ns();
         let classifier = Classifier::new(&list).expect("room");
         let ran = ran_ns() - before;
