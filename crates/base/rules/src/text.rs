@@ -592,18 +592,6 @@ mod tests {
                 "rule 1: no packet matches it: icmp is of IPv4; icmp6 is of IPv6",
             ),
             (
-                "drop ipv4 from fd00::/8",
-                "rule 1: no packet matches it: its addresses are of another version of IP",
-            ),
-            (
-                "drop icmp6 to 10.0.0.0/8,10.1.0.1",
-                "rule 1: no packet matches it: its addresses are of another version of IP",
-            ),
-            (
-                "drop from 10.0.0.1 to fd00::1",
-                "rule 1: no packet matches it: its addresses are of another version of IP",
-            ),
-            (
                 "drop state open",
                 "rule 1: \"open\" is not a list of new, established, related and invalid",
             ),
@@ -619,6 +607,22 @@ mod tests {
             let error = text.parse::<Rules>().expect_err(text);
             assert_eq!(error.to_string(), told);
         }
+    }
+
+    /// Addresses that no packet of the rule has are refused.
+    #[test]
+    fn addresses_of_another_version() {
+        for text in [
+            "drop ipv4 from fd00::/8",
+            "drop icmp6 to 10.0.0.0/8,10.1.0.1",
+            "drop from 10.0.0.1 to fd00::1",
+        ] {
+            let error = text.parse::<Rules>().expect_err(text);
+            let why = "rule 1: no packet matches it: its addresses are of another version of IP";
+            assert_eq!(error.to_string(), why);
+        }
+        let both = "drop ipv4 from fd00::/8,10.0.0.1";
+        assert!(both.parse::<Rules>().is_ok());
     }
 
     /// More rules than there may be are refused.

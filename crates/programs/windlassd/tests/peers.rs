@@ -205,6 +205,17 @@ fn cannot_make_more(other: &Other<'_>) {
     }
 }
 
+/// Nobody hears whose a VNIC is by asking for a flow of it.
+fn hears_of_no_owner(other: &Other<'_>) {
+    for vnic in ["root0", "b0", "absent"] {
+        let flow = json!({"name": "f", "vnic": vnic, "attributes": "transport=tcp"});
+        let (_, error) = other.ask("POST", "/v1/flows", flow);
+        let why = format!("may not change flows of \"{vnic}\": root");
+        let message = error["message"].as_str().unwrap_or_default();
+        assert!(message.contains(&why), "{error}");
+    }
+}
+
 fn cannot_touch_others(other: &Other<'_>) {
     let null = Value::Null;
     for (method, path, body) in [
@@ -264,14 +275,7 @@ fn cannot_touch_others(other: &Other<'_>) {
     ] {
         other.refused("PATCH", path, body, "not_found");
     }
-    // Nobody hears whose a VNIC is by asking for a flow of it.
-    for vnic in ["root0", "b0", "absent"] {
-        let flow = json!({"name": "f", "vnic": vnic, "attributes": "transport=tcp"});
-        let (_, error) = other.ask("POST", "/v1/flows", flow);
-        let why = format!("may not change flows of \"{vnic}\": root");
-        let message = error["message"].as_str().unwrap_or_default();
-        assert!(message.contains(&why), "{error}");
-    }
+    hears_of_no_owner(other);
     other.must("GET", "/v1/bridges/br0/fdb?member=a0", null.clone());
     other.must(
         "PATCH",
