@@ -658,5 +658,8 @@ fn traffic_is_counted_as_the_program_sees_it() {
         text.starts_with("NAME") && text.contains("RX-BYTES/S"),
         "{text}"
     );
+    let refused = daemon.refuses(4, "vnd stat -z red -p -o name");
+    assert!(refused.contains("there is no zone \"red\""), "{refused}");
+    daemon.must("zone create red --owner 0");
     assert_eq!(daemon.must("vnd stat -z red -p -o name"), "");
 }
