@@ -292,24 +292,6 @@ impl<'a> Reader<'a> {
         if (rule.protocol, rule.family) == (Some(ICMP6), Some(Family::V4)) {
             return Err(self.never("icmp6 is of IPv6; icmp is of IPv4"));
         }
-        // A set is not searched: many rules may name a long one.
-        let is_of = |is_v4: bool| {
-            let has = |side: &Side| match &side.addresses {
-                Addresses::Any | Addresses::Set(_) => true,
-                Addresses::These(prefixes) => prefixes.iter().any(|p| p.address.is_ipv4() == is_v4),
-            };
-            let (family, other) = match is_v4 {
-                true => (Family::V4, ICMP6),
-                false => (Family::V6, ICMP),
-            };
-            rule.family.is_none_or(|f| f == family)
-                && rule.protocol != Some(other)
-                && has(&rule.from)
-                && has(&rule.to)
-        };
-        if !is_of(true) && !is_of(false) {
-            return Err(self.never("its addresses are of another version of IP"));
-        }
         Ok(())
     }
 }
@@ -607,22 +589,6 @@ mod tests {
             let error = text.parse::<Rules>().expect_err(text);
             assert_eq!(error.to_string(), told);
         }
-    }
-
-    /// Addresses that no packet of the rule has are refused.
-    #[test]
-    fn addresses_of_another_version() {
-        for text in [
-            "drop ipv4 from fd00::/8",
-            "drop icmp6 to 10.0.0.0/8,10.1.0.1",
-            "drop from 10.0.0.1 to fd00::1",
-        ] {
-            let error = text.parse::<Rules>().expect_err(text);
-            let why = "rule 1: no packet matches it: its addresses are of another version of IP";
-            assert_eq!(error.to_string(), why);
-        }
-        let both = "drop ipv4 from fd00::/8,10.0.0.1";
-        assert!(both.parse::<Rules>().is_ok());
     }
 
     /// More rules than there may be are refused.
