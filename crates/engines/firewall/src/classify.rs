@@ -37,7 +37,7 @@ pub const BYTES_MAX: usize = 8 << 20;
 /// Why rules are not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum CompileError {
-    /// Their tables would be larger than [`BYTES_MAX`].
+    /// Their tables would be larger than [`BYTES_MAX`], or a field's have more than 65,536 different blocks.
     #[error("the rules overlap too much: their tables would be too large")]
     TooLarge,
     /// It would take too long.

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use windlass_sys::epoll::{Epoll, Interest};
 use windlass_sys::unix::{self, BindError, Listener, SocketKind};
-use windlass_sys::{Errno, eventfd};
+use windlass_sys::{Errno, eventfd, process};
 
 use crate::peer_fds::{DeferredClose, PeerFds};
 
@@ -129,7 +129,12 @@ impl Holder {
     fn of(channel: &Channel) -> Option<Holder> {
         let credentials = unix::peer_credentials(channel).ok()?;
         let pid = credentials.pid?;
+        let pidfd = process::peer_pidfd(channel, pid).ok()?;
         let program = std::fs::read(format!("/proc/{pid}/comm")).ok()?;
+        if process::has_ended(pidfd) {
+            // Its number may be another's.
+            return None;
+        }
         // The process has chosen it: what a terminal could take for more than letters is escaped.
         let program: Text<16> = Text::cut(program.trim_ascii_end());
         Some(Holder {
