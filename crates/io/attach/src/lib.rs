@@ -18,6 +18,7 @@
 //! | [`xdp`] | the same interface by AF_XDP: a mode of the uplink |
 //! | [`memif`] | another process with memif rings (DPDK, VPP) |
 //! | [`vhost_user`] | a virtual machine, or a process with virtio-user: rings only |
+//! | [`vxlan`] | other hosts, by tunnels over UDP |
 //!
 //! [`soft`] finishes checksums and cuts segments for a side that did not negotiate them.
 
@@ -31,4 +32,5 @@ pub mod port;
 pub mod soft;
 pub mod tap;
 pub mod vhost_user;
+pub mod vxlan;
 pub mod xdp;

@@ -34,6 +34,7 @@ mod handle;
 mod learning;
 mod local;
 mod moves;
+pub mod overlays;
 mod publish;
 mod rest;
 mod shaping;

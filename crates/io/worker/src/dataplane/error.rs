@@ -2,6 +2,9 @@
 
 use thiserror::Error;
 
+use windlass_overlay::Vni;
+
+use super::overlays::TARGETS_MAX;
 use super::{GRACE_MAX, SENDS};
 use crate::capture::WATCHES;
 use crate::local;
@@ -29,6 +32,18 @@ pub enum DataPlaneError {
     /// There is no such member.
     #[error("no member with number {0}")]
     NoMember(u16),
+    /// There is no such target.
+    #[error("no target with place {0}")]
+    NoTarget(u16),
+    /// An overlay has no such network.
+    #[error("the overlay has no network {0}")]
+    NoVni(Vni),
+    /// Another overlay has the network on the same tunnel endpoint.
+    #[error("network {0} belongs to another overlay at the same address and port")]
+    VniTaken(Vni),
+    /// All places of targets are taken.
+    #[error("no more than {TARGETS_MAX} targets on this daemon")]
+    TooManyTargets,
     /// More frames of the daemon wait than may.
     #[error("{SENDS} frames wait to be sent")]
     Busy,

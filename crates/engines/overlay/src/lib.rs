@@ -1,0 +1,25 @@
+//! VXLAN (RFC 7348) as a pure engine: what a tunnel endpoint decides about bytes.
+//!
+//! # Purpose
+//! Everything about a tunnel that needs no socket and no clock: the header, what ECN becomes, which datagrams one call may
+//! send.
+//!
+//! # Model
+//! | module | decides |
+//! | --- | --- |
+//! | [`header`] | whether a datagram is VXLAN, and of which network |
+//!
+//! # Limits
+//! VXLAN only: no Geneve, no GPE and no group policy. Reserved bits are sent as zero and ignored (RFC 7348, section 5).
+#![forbid(unsafe_code)]
+#![deny(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::arithmetic_side_effects,
+    clippy::panic
+)]
+
+pub mod header;
+
+pub use header::Vni;
