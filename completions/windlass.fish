@@ -36,6 +36,7 @@ complete -c windlass -n "__fish_windlass_needs_command" -s V -l version -d 'Prin
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "zone" -d 'Tenants: who may make VNICs, on which bridges, in which network namespace'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "bridge" -d 'Learning switches'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "uplink" -d 'Interfaces of the host that are joined to a bridge'
+complete -c windlass -n "__fish_windlass_needs_command" -f -a "overlay" -d 'Layer-2 networks over many hosts'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "vnic" -d 'Virtual NICs'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "flow" -d 'Parts of a VNIC\'s traffic, with counters, a bandwidth and a priority of their own'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "vnd" -d 'Devices by which programs read and write the frames of a VNIC'
@@ -324,6 +325,100 @@ complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_see
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show-props" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show-props" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show-props" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and not __fish_seen_subcommand_from create delete show set get show-props target" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and not __fish_seen_subcommand_from create delete show set get show-props target" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and not __fish_seen_subcommand_from create delete show set get show-props target" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and not __fish_seen_subcommand_from create delete show set get show-props target" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and not __fish_seen_subcommand_from create delete show set get show-props target" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and not __fish_seen_subcommand_from create delete show set get show-props target" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and not __fish_seen_subcommand_from create delete show set get show-props target" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and not __fish_seen_subcommand_from create delete show set get show-props target" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and not __fish_seen_subcommand_from create delete show set get show-props target" -f -a "create" -d 'Make an overlay: a member of a bridge whose frames go to other hosts'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and not __fish_seen_subcommand_from create delete show set get show-props target" -f -a "delete" -d 'Remove an overlay, with the bridge that came with it'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and not __fish_seen_subcommand_from create delete show set get show-props target" -f -a "show" -d 'List overlays, their states, their targets or their statistics'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and not __fish_seen_subcommand_from create delete show set get show-props target" -f -a "set" -d 'Set properties of an overlay'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and not __fish_seen_subcommand_from create delete show set get show-props target" -f -a "get" -d 'Show what it is and what can be set on it'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and not __fish_seen_subcommand_from create delete show set get show-props target" -f -a "show-props" -d 'List what can be set'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and not __fish_seen_subcommand_from create delete show set get show-props target" -f -a "target" -d 'Addresses behind remote hosts'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from create" -l bridge -d 'Bridge that it joins [default: a bridge of its own name, which comes and goes with it]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from create" -l encap -d 'How frames are put on the wire: vxlan' -r -f -a "vxlan\t''"
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from create" -l search -d 'How the host of an address is found: direct, files, learn, etcd or plugin' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from create" -l vni -d 'Network identifier, 0 to 16777215' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from create" -l vnis -d 'A network identifier for each VLAN of a filtering bridge' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from create" -l mtu -d 'Largest inner packet, in bytes' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from create" -l underlay-netns -d 'Network namespace of the underlay [default: the daemon\'s own]' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from create" -l set -d 'Set properties; may be repeated. "show-props" lists them' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from create" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from create" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from create" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from create" -l may-exist -d 'Succeed if it exists already and is as asked'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from create" -l dry-run -d 'Change nothing, and write what would be'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from create" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from create" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from create" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from create" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from create" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from delete" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from delete" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from delete" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from delete" -l if-exists -d 'Succeed if there is none of this name'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from delete" -l dry-run -d 'Change nothing, and write what would be'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from delete" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from delete" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from delete" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from delete" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from delete" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from show" -s i -l interval -d 'Show again after so many seconds: first totals, then rates a second' -r
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from show" -s c -l count -d 'Show so many times' -r
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from show" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from show" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from show" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from show" -s f -l faults -d 'Their states: online, or degraded and why'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from show" -s t -l targets -d 'Addresses behind their targets, and the targets that get what is flooded'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from show" -s s -l statistics -d 'Statistics; twice: drops by reason'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from show" -l drops -d 'Drops by reason, as -s -s'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from show" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from show" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from show" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from show" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from set" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from set" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from set" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from set" -l dry-run -d 'Change nothing, and write what would be'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from set" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from set" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from set" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from set" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from set" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from get" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from get" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from get" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from get" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from get" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from get" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from get" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from get" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from show-props" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from show-props" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from show-props" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from show-props" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from show-props" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from show-props" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from show-props" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from show-props" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from target" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from target" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from target" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from target" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from target" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from target" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from target" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from target" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from target" -f -a "show" -d 'List addresses behind targets, and the targets that get what is flooded'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from target" -f -a "set" -d 'Say behind which host an address is; it holds before what the search says'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from target" -f -a "delete" -d 'Forget what set has said'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from target" -f -a "flush" -d 'Forget what was learned, or answered by a plugin'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props rules qemu-args libvirt-xml" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props rules qemu-args libvirt-xml" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props rules qemu-args libvirt-xml" -l socket -d 'The daemon\'s control socket' -r -F
@@ -342,6 +437,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_s
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props rules qemu-args libvirt-xml" -f -a "qemu-args" -d 'Write the QEMU arguments that attach a machine to a VNIC'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props rules qemu-args libvirt-xml" -f -a "libvirt-xml" -d 'Write the libvirt elements that attach a machine to a VNIC'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -l bridge -d 'Bridge that it is a member of' -r
+complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -l over -d 'Overlay whose bridge it is a member of' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -l attach -d 'Who is on the other side: tap, memif, vhost-user or none; a socket\'s owner=USER:GROUP by name or number' -r -f
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -l mac -d 'Its address [default: a random local one, drawn once and kept]' -r -f
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -l zone -d 'Zone that it belongs to' -r
@@ -896,6 +992,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_see
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from set" -f -a "(windlass __complete setting (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from get" -f -a "(windlass __complete uplink (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from get" -f -a "(windlass __complete property (commandline -ct) -- (commandline -opc) 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from get" -f -a "(windlass __complete property (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from delete" -f -a "(windlass __complete vnic (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from show" -f -a "(windlass __complete vnic (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from set" -f -a "(windlass __complete vnic (commandline -ct) -- (commandline -opc) 2>/dev/null)"
@@ -942,6 +1039,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_see
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show" -l bridge -x -a "(windlass __complete bridge (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from set" -l bridge -x -a "(windlass __complete bridge (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from set" -l set -x -a "(windlass __complete setting (commandline -ct) -- (commandline -opc) 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from create" -l bridge -x -a "(windlass __complete bridge (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -l bridge -x -a "(windlass __complete bridge (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -l attach -x -a "(windlass __complete attach (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and __fish_seen_subcommand_from create" -l zone -x -a "(windlass __complete zone (commandline -ct) -- (commandline -opc) 2>/dev/null)"

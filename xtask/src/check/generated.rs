@@ -143,6 +143,7 @@ fn table(name: &str, api: &Value) -> Option<String> {
         "zone properties" => options(scope(Scope::Zone)),
         "bridge properties" => options(scope(Scope::Bridge)),
         "uplink properties" => options(scope(Scope::Uplink)),
+        "overlay properties" => options(scope(Scope::Overlay)),
         "vnic properties" => options(scope(Scope::Vnic)),
         "flow properties" => options(scope(Scope::Flow)),
         "vnd properties" => options(scope(Scope::Vnd)),

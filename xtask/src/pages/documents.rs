@@ -47,6 +47,7 @@ fn document() -> Page {
         ("Zone", "Each of zones"),
         ("Bridge", "Each of bridges"),
         ("Uplink", "Each of uplinks"),
+        ("Overlay", "Each of overlays"),
         ("Vnic", "Each of vnics"),
         ("Flow", "Each of flows"),
         ("StaticEntry", "Each of fdb"),
@@ -70,6 +71,7 @@ fn document() -> Page {
             .map(|scope| match scope {
                 Scope::Bridge => "bridge",
                 Scope::Uplink => "uplink",
+                Scope::Overlay => "overlay",
                 Scope::Vnic => "VNIC",
                 Scope::Flow => "flow",
                 Scope::Zone => "zone",

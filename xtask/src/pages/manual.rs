@@ -313,6 +313,7 @@ fn of_object(command: &Command, object: &Command) -> Page {
         "zone" => Some(Scope::Zone),
         "bridge" => Some(Scope::Bridge),
         "uplink" => Some(Scope::Uplink),
+        "overlay" => Some(Scope::Overlay),
         "vnic" => Some(Scope::Vnic),
         "flow" => Some(Scope::Flow),
         "vnd" => Some(Scope::Vnd),

@@ -1,8 +1,8 @@
 //! From one document to another: the changes, in an order in which each can be made.
 //!
 //! # Model
-//! [`diff`] is pure. The order is: entries, flows, vnd devices, VNICs and uplinks that go; zones and bridges that come or
-//! change; uplinks and VNICs that change, then those that come; vnd devices, flows and entries that come; bridges and zones
+//! [`diff`] is pure. The order is: entries, flows, vnd devices, VNICs, overlays and uplinks that go; zones and bridges that come or
+//! change; uplinks, overlays and VNICs that change, then those that come; vnd devices, flows and entries that come; bridges and zones
 //! that go. So whatever a change refers to is there when it is made, and an address, a socket or a
 //! device is free before it is used again. A VNIC or an uplink whose attachment is another one, or whose
 //! new address another VNIC has until later in the same run, goes and comes again; all else changes in
@@ -19,6 +19,7 @@ use crate::attach::Attachment;
 use crate::flow::Flow;
 use crate::name::{MacAddr, Name};
 use crate::object::{Bridge, Document, StaticEntry, Uplink, Vnic, Zone};
+use crate::overlay::Overlay;
 use crate::vnd::Vnd;
 
 /// One object of a document.
@@ -31,6 +32,8 @@ pub enum Object {
     Bridge(Bridge),
     /// An uplink.
     Uplink(Uplink),
+    /// An overlay.
+    Overlay(Overlay),
     /// A VNIC.
     Vnic(Vnic),
     /// A flow.
@@ -48,6 +51,7 @@ impl Object {
             Self::Zone(_) => "zone",
             Self::Bridge(_) => "bridge",
             Self::Uplink(_) => "uplink",
+            Self::Overlay(_) => "overlay",
             Self::Vnic(_) => "vnic",
             Self::Flow(_) => "flow",
             Self::Vnd(_) => "vnd",
@@ -61,6 +65,7 @@ impl Object {
             Self::Zone(zone) => zone.name.to_string(),
             Self::Bridge(bridge) => bridge.name.to_string(),
             Self::Uplink(uplink) => uplink.name.to_string(),
+            Self::Overlay(overlay) => overlay.name.to_string(),
             Self::Vnic(vnic) => vnic.name.to_string(),
             Self::Flow(flow) => flow.name.to_string(),
             Self::Vnd(vnd) => vnd.label(),
@@ -257,7 +262,21 @@ pub fn diff(old: &Document, new: &Document) -> Vec<Change> {
     let zones = pairs(&old.zones, &new.zones, |zone| &zone.name);
     let bridges = pairs(&old.bridges, &new.bridges, |bridge| &bridge.name);
     let mut uplinks = pairs(&old.uplinks, &new.uplinks, |uplink| &uplink.name);
+    let mut overlays = pairs(&old.overlays, &new.overlays, |overlay| &overlay.name);
     let mut vnics = pairs(&old.vnics, &new.vnics, |vnic| &vnic.name);
+
+    replace(&mut overlays, |old, new| {
+        let what = |o: &Overlay| {
+            (
+                o.bridge().clone(),
+                o.encap,
+                o.search,
+                o.settings().listen,
+                o.settings().netns,
+            )
+        };
+        what(old) != what(new)
+    });
 
     replace(&mut uplinks, |old, new| {
         !same_peer(&old.attach, &new.attach) || old.device != new.device || old.share != new.share
@@ -287,11 +306,12 @@ pub fn diff(old: &Document, new: &Document) -> Vec<Change> {
     let replaced: BTreeSet<&Name> = vnics.come.iter().map(|vnic| &vnic.name).collect();
     let flows = flow_pairs(old, new, &replaced);
     let vnds = vnd_pairs(old, new, &replaced);
-    let entries = entry_pairs(old, new, &uplinks, &vnics);
+    let entries = entry_pairs(old, new, &uplinks, &overlays, &vnics);
     let all = All {
         zones,
         bridges,
         uplinks,
+        overlays,
         vnics,
         flows,
         vnds,
@@ -345,11 +365,13 @@ fn entry_pairs<'a>(
     old: &'a Document,
     new: &'a Document,
     uplinks: &Pairs<'_, Uplink>,
+    overlays: &Pairs<'_, Overlay>,
     vnics: &Pairs<'_, Vnic>,
 ) -> Pairs<'a, StaticEntry> {
     let mut entries = pairs(&old.fdb, &new.fdb, StaticEntry::key);
     let moved: BTreeSet<&Name> = (vnics.gone.iter().map(|vnic| &vnic.name))
         .chain(uplinks.gone.iter().map(|uplink| &uplink.name))
+        .chain(overlays.gone.iter().map(|overlay| &overlay.name))
         .chain(
             vnics
                 .changed
@@ -366,7 +388,7 @@ fn entry_pairs<'a>(
         )
         .collect();
     replace(&mut entries, |old, new| {
-        old.member != new.member || old.kind != new.kind
+        (&old.member, old.kind, old.target) != (&new.member, new.kind, new.target)
     });
     again(&mut entries, &old.fdb, &new.fdb, |entry| {
         moved.contains(&entry.member)
@@ -394,6 +416,7 @@ struct All<'a> {
     zones: Pairs<'a, Zone>,
     bridges: Pairs<'a, Bridge>,
     uplinks: Pairs<'a, Uplink>,
+    overlays: Pairs<'a, Overlay>,
     vnics: Pairs<'a, Vnic>,
     flows: Pairs<'a, Flow>,
     vnds: Pairs<'a, Vnd>,
@@ -406,6 +429,7 @@ impl All<'_> {
             zones,
             bridges,
             uplinks,
+            overlays,
             vnics,
             flows,
             vnds,
@@ -417,13 +441,16 @@ impl All<'_> {
         gone(&mut changes, vnds, Object::Vnd);
         gone(&mut changes, vnics, Object::Vnic);
         gone(&mut changes, uplinks, Object::Uplink);
+        gone(&mut changes, overlays, Object::Overlay);
         come(&mut changes, bridges, Object::Bridge);
         set(&mut changes, bridges, Object::Bridge);
         come(&mut changes, zones, Object::Zone);
         set(&mut changes, zones, Object::Zone);
         set(&mut changes, uplinks, Object::Uplink);
+        set(&mut changes, overlays, Object::Overlay);
         set(&mut changes, vnics, Object::Vnic);
         come(&mut changes, uplinks, Object::Uplink);
+        come(&mut changes, overlays, Object::Overlay);
         come(&mut changes, vnics, Object::Vnic);
         set(&mut changes, vnds, Object::Vnd);
         come(&mut changes, vnds, Object::Vnd);
@@ -482,6 +509,7 @@ fn remove(document: &mut Document, object: &Object) {
         Object::Zone(zone) => document.zones.retain(|other| other.name != zone.name),
         Object::Bridge(bridge) => document.bridges.retain(|other| other.name != bridge.name),
         Object::Uplink(uplink) => document.uplinks.retain(|other| other.name != uplink.name),
+        Object::Overlay(overlay) => document.overlays.retain(|other| other.name != overlay.name),
         Object::Vnic(vnic) => document.vnics.retain(|other| other.name != vnic.name),
         Object::Flow(flow) => document.flows.retain(|other| other.name != flow.name),
         Object::Vnd(vnd) => document.vnds.retain(|other| other.vnic != vnd.vnic),
@@ -494,6 +522,7 @@ fn insert(document: &mut Document, object: Object) {
         Object::Zone(zone) => document.zones.push(zone),
         Object::Bridge(bridge) => document.bridges.push(bridge),
         Object::Uplink(uplink) => document.uplinks.push(uplink),
+        Object::Overlay(overlay) => document.overlays.push(overlay),
         Object::Vnic(vnic) => document.vnics.push(vnic),
         Object::Flow(flow) => document.flows.push(flow),
         Object::Vnd(vnd) => document.vnds.push(vnd),

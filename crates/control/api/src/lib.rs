@@ -11,7 +11,7 @@
 //! ```
 //!
 //! # Model
-//! - [`Document`] is the configuration: lists of [`Zone`], [`Bridge`], [`Uplink`], [`Vnic`], [`Flow`], [`Vnd`] and
+//! - [`Document`] is the configuration: lists of [`Zone`], [`Bridge`], [`Uplink`], [`Overlay`], [`Vnic`], [`Flow`], [`Vnd`] and
 //!   [`StaticEntry`]. Unknown keys are refused; in canonical form equal configurations have equal texts.
 //! - [`validate`](validate()) says whether its objects fit together; [`diff`](diff()) says which
 //!   [`Change`]s lead from one to another, in an order in which each can be made; [`patch`] makes them.
@@ -39,6 +39,9 @@
 //! | `/v1/zones/NAME` | GET, PUT, PATCH, DELETE | [`Zone`], [`ZonePatch`] | [`ZoneView`]; [`Applied`] |
 //! | `/v1/bridges`, `/v1/bridges/NAME` | the same | [`Bridge`], [`BridgePatch`] | [`BridgeView`]; [`Applied`] |
 //! | `/v1/uplinks`, `/v1/uplinks/NAME` | the same | [`Uplink`], [`UplinkPatch`] | [`UplinkView`]; [`Applied`] |
+//! | `/v1/overlays`, `/v1/overlays/NAME` | the same | [`Overlay`], [`OverlayPatch`] | [`OverlayView`]; [`Applied`] |
+//! | `/v1/overlays/NAME/targets` | GET (query [`TargetQuery`]) | | list of [`TargetView`] |
+//! | `/v1/overlays/NAME/targets/flush` | POST | [`TargetQuery`] | [`Flushed`]: learned ones, answers of a plugin |
 //! | `/v1/vnics`, `/v1/vnics/NAME` | the same | [`Vnic`], [`VnicPatch`] | [`VnicView`]; [`Applied`] |
 //! | `/v1/flows`, `/v1/flows/NAME` | the same | [`Flow`], [`FlowPatch`] | [`FlowView`]; [`Applied`] |
 //! | `/v1/vnds` | GET, POST | [`VndCreate`] | list of [`VndView`]; [`Applied`] |
@@ -78,6 +81,7 @@ pub mod guard;
 pub mod name;
 pub mod object;
 pub mod option;
+pub mod overlay;
 pub mod property;
 pub mod rss;
 mod snoop;
@@ -107,6 +111,10 @@ pub use object::{
     UplinkPatch, Vnic, VnicPatch, Zone, ZonePatch,
 };
 pub use option::{AUTO, DAEMON_OPTIONS, OptionSpec, Value, ValueError, ValueKind};
+pub use overlay::{
+    Encap, Overlay, OverlayPatch, OverlaySettings, OverlayView, Search, TargetKind, TargetQuery,
+    TargetView, Unknown,
+};
 pub use property::{
     BridgeSettings, MemberSettings, PROPERTIES, Properties, PropertyError, PropertyPatch,
     PropertySpec, Scope, properties, property,

@@ -1,6 +1,7 @@
 //! The objects, and the document that holds their configuration.
 
 use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,6 +10,7 @@ use crate::attach::{Attachment, Packet};
 use crate::flow::Flow;
 use crate::guard::Macs;
 use crate::name::{Ifname, MacAddr, Name, Netns, ZoneRef};
+use crate::overlay::Overlay;
 use crate::property::{BridgeSettings, MemberSettings, Properties, PropertyPatch, Scope};
 use crate::vnd::Vnd;
 
@@ -173,6 +175,9 @@ pub struct StaticEntry {
     /// Whether it can move.
     #[serde(default)]
     pub kind: StaticKind,
+    /// The target behind which the address is, where the member is an overlay: only there, and always.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<SocketAddr>,
 }
 
 impl StaticEntry {
@@ -197,6 +202,9 @@ pub struct Document {
     /// The uplinks.
     #[serde(default)]
     pub uplinks: Vec<Uplink>,
+    /// The overlays. A document without any is one that earlier versions read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub overlays: Vec<Overlay>,
     /// The VNICs.
     #[serde(default)]
     pub vnics: Vec<Vnic>,
@@ -218,6 +226,7 @@ impl Default for Document {
             zones: Vec::new(),
             bridges: Vec::new(),
             uplinks: Vec::new(),
+            overlays: Vec::new(),
             vnics: Vec::new(),
             flows: Vec::new(),
             vnds: Vec::new(),
@@ -232,6 +241,7 @@ impl Document {
         self.zones.sort_by(|a, b| a.name.cmp(&b.name));
         self.bridges.sort_by(|a, b| a.name.cmp(&b.name));
         self.uplinks.sort_by(|a, b| a.name.cmp(&b.name));
+        self.overlays.sort_by(|a, b| a.name.cmp(&b.name));
         self.vnics.sort_by(|a, b| a.name.cmp(&b.name));
         self.flows.sort_by(|a, b| a.name.cmp(&b.name));
         self.vnds
@@ -246,7 +256,7 @@ impl Document {
     /// Fills in what was left to the daemon: a VNIC without an address gets the one that the VNIC of
     /// its name has in `old`, else one from `draw`; an entry of a filtering bridge without a VLAN gets
     /// its member's untagged one. `draw` is called until it gives an address that no VNIC here has, at
-    /// most 64 times a VNIC.
+    /// most 64 times a VNIC. An overlay without a bridge gets the one that has its name.
     pub fn complete(&mut self, old: &Document, mut draw: impl FnMut() -> MacAddr) {
         let mut used: HashSet<MacAddr> = self
             .vnics
@@ -266,7 +276,21 @@ impl Document {
             }
             used.extend(vnic.mac);
         }
+        self.complete_bridges();
         self.complete_entries();
+    }
+
+    fn complete_bridges(&mut self) {
+        let known: HashSet<&Name> = self.bridges.iter().map(|bridge| &bridge.name).collect();
+        let own = self
+            .overlays
+            .iter()
+            .filter(|overlay| overlay.bridge.is_none());
+        let missing = own.filter(|overlay| !known.contains(&overlay.name));
+        let missing: Vec<_> = missing
+            .map(|overlay| Bridge::named(overlay.name.clone()))
+            .collect();
+        self.bridges.extend(missing);
     }
 
     fn complete_entries(&mut self) {
@@ -305,6 +329,11 @@ impl Document {
         self.uplinks.iter().find(|uplink| uplink.name == *name)
     }
 
+    /// The overlay of this name.
+    pub fn overlay(&self, name: &str) -> Option<&Overlay> {
+        self.overlays.iter().find(|overlay| overlay.name == *name)
+    }
+
     /// The VNIC of this name.
     pub fn vnic(&self, name: &str) -> Option<&Vnic> {
         self.vnics.iter().find(|vnic| vnic.name == *name)
@@ -320,17 +349,26 @@ impl Document {
         self.vnds.iter().find(|vnd| vnd.vnic == *vnic)
     }
 
-    /// Takes away what goes with an uplink or a VNIC.
+    /// Takes a bridge away, and out of the lists of zones.
+    pub fn release_bridge(&mut self, name: &str) {
+        self.bridges.retain(|bridge| bridge.name != *name);
+        for zone in &mut self.zones {
+            zone.bridges.retain(|bridge| *bridge != *name);
+        }
+    }
+
+    /// Takes away what goes with an uplink, an overlay or a VNIC.
     pub fn release_member(&mut self, name: &str) {
         self.fdb.retain(|entry| entry.member != *name);
         self.flows.retain(|flow| flow.vnic != *name);
     }
 
-    /// The uplink or VNIC of this name: they share one space of names.
+    /// The uplink, overlay or VNIC of this name: they share one space of names.
     pub fn member(&self, name: &str) -> Option<Member<'_>> {
         self.vnic(name)
             .map(Member::Vnic)
             .or_else(|| self.uplink(name).map(Member::Uplink))
+            .or_else(|| self.overlay(name).map(Member::Overlay))
     }
 
     /// All members of bridges.
@@ -338,15 +376,18 @@ impl Document {
         self.uplinks
             .iter()
             .map(Member::Uplink)
+            .chain(self.overlays.iter().map(Member::Overlay))
             .chain(self.vnics.iter().map(Member::Vnic))
     }
 }
 
-/// An uplink or a VNIC, as a bridge sees it.
+/// An uplink, an overlay or a VNIC, as a bridge sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Member<'a> {
     /// An uplink.
     Uplink(&'a Uplink),
+    /// An overlay.
+    Overlay(&'a Overlay),
     /// A VNIC.
     Vnic(&'a Vnic),
 }
@@ -356,6 +397,7 @@ impl<'a> Member<'a> {
     pub fn name(self) -> &'a Name {
         match self {
             Self::Uplink(uplink) => &uplink.name,
+            Self::Overlay(overlay) => &overlay.name,
             Self::Vnic(vnic) => &vnic.name,
         }
     }
@@ -364,15 +406,17 @@ impl<'a> Member<'a> {
     pub fn bridge(self) -> &'a Name {
         match self {
             Self::Uplink(uplink) => &uplink.bridge,
+            Self::Overlay(overlay) => overlay.bridge(),
             Self::Vnic(vnic) => &vnic.bridge,
         }
     }
 
-    /// Its attachment.
-    pub fn attach(self) -> &'a Attachment {
+    /// Its attachment; an overlay has none.
+    pub fn attach(self) -> Option<&'a Attachment> {
         match self {
-            Self::Uplink(uplink) => &uplink.attach,
-            Self::Vnic(vnic) => &vnic.attach,
+            Self::Uplink(uplink) => Some(&uplink.attach),
+            Self::Overlay(_) => None,
+            Self::Vnic(vnic) => Some(&vnic.attach),
         }
     }
 
@@ -380,6 +424,7 @@ impl<'a> Member<'a> {
     pub fn properties(self) -> &'a Properties {
         match self {
             Self::Uplink(uplink) => &uplink.properties,
+            Self::Overlay(overlay) => &overlay.properties,
             Self::Vnic(vnic) => &vnic.properties,
         }
     }
@@ -388,6 +433,7 @@ impl<'a> Member<'a> {
     pub fn settings(self) -> MemberSettings {
         match self {
             Self::Uplink(uplink) => uplink.settings(),
+            Self::Overlay(overlay) => overlay.member(),
             Self::Vnic(vnic) => vnic.settings(),
         }
     }
@@ -396,6 +442,7 @@ impl<'a> Member<'a> {
     pub fn scope(self) -> Scope {
         match self {
             Self::Uplink(_) => Scope::Uplink,
+            Self::Overlay(_) => Scope::Overlay,
             Self::Vnic(_) => Scope::Vnic,
         }
     }

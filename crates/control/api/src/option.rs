@@ -4,12 +4,15 @@
 //! and [`DAEMON_OPTIONS`], what `windlassd` is told in its TOML file and on its command line.
 //! Validation, `--help`, `show-props` and the documentation are all read from them.
 
-use std::net::Ipv4Addr;
+use std::fmt::Display;
+use std::net::{IpAddr, Ipv4Addr};
+use std::str::FromStr;
 
 use thiserror::Error;
 use windlass_rules::{RuleError, Rules};
 
 use crate::guard::{AllowedError, AllowedIps, ClientIds, DynamicMethods, Macs};
+use crate::overlay::{Remotes, Vnis};
 use crate::rss::RssWeights;
 use crate::snoop::StaticGroups;
 use crate::vlan::{VlanError, VlanSet};
@@ -45,6 +48,14 @@ pub enum ValueKind {
     Path,
     /// A list of processor cores, "0,2-3"; a string.
     Cores,
+    /// An IPv4 or IPv6 address, or nothing; a string in JSON.
+    Address,
+    /// [`Vnis`]; a string in JSON.
+    Vnis,
+    /// [`Remotes`]; a string in JSON.
+    Remotes,
+    /// Any of these words, separated by commas; a string.
+    Set(&'static [&'static str]),
     /// One of these words; a string.
     Words(&'static [&'static str]),
     /// Free text; a string.
@@ -70,6 +81,17 @@ pub struct OptionSpec {
     pub sentence: &'static str,
 }
 
+/// The canonical form of a text.
+fn canonical<T: FromStr + Display>(text: &str) -> Result<Value, T::Err> {
+    text.parse::<T>()
+        .map(|value| Value::Text(value.to_string()))
+}
+
+/// So much of an offending value as a message has.
+fn cut(text: &str) -> String {
+    text.chars().take(96).collect()
+}
+
 /// The text of a default that is not a value.
 pub const AUTO: &str = "auto";
 
@@ -86,7 +108,7 @@ pub enum Value {
     Text(String),
 }
 
-impl std::fmt::Display for Value {
+impl Display for Value {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Flag(true) => f.pad("on"),
@@ -157,6 +179,14 @@ pub enum ValueError {
         /// The offending value.
         text: String,
     },
+    /// Not an address, or not a list of what it is to be.
+    #[error("{name}: {error}")]
+    List {
+        /// The option.
+        name: &'static str,
+        /// What is wrong with it, with the offending value.
+        error: String,
+    },
     /// None of the words that there are.
     #[error("{name} is {possible}, not \"{text}\"")]
     Word {
@@ -198,10 +228,10 @@ impl OptionSpec {
             ValueKind::Flag => match text {
                 "on" | "true" => Ok(Value::Flag(true)),
                 "off" | "false" => Ok(Value::Flag(false)),
-                _ => Err(ValueError::Flag {
-                    name,
-                    text: text.into(),
-                }),
+                _ => {
+                    let text = text.into();
+                    Err(ValueError::Flag { name, text })
+                }
             },
             ValueKind::Number => self.scaled(text, 1000),
             ValueKind::Bytes => self.scaled(text, 1024),
@@ -209,10 +239,9 @@ impl OptionSpec {
                 Ok(vlans) => Ok(Value::Vlans(vlans)),
                 Err(error) => Err(ValueError::Vlans { name, error }),
             },
-            ValueKind::Ips => match text.parse::<AllowedIps>() {
-                Ok(ips) => Ok(Value::Text(ips.to_string())),
-                Err(error) => Err(ValueError::Allowed { name, error }),
-            },
+            ValueKind::Ips => {
+                canonical::<AllowedIps>(text).map_err(|error| ValueError::Allowed { name, error })
+            }
             ValueKind::Ipv4 => match text.parse::<Ipv4Addr>() {
                 Ok(ip) if !ip.is_multicast() && !ip.is_broadcast() => {
                     Ok(Value::Text(ip.to_string()))
@@ -222,30 +251,30 @@ impl OptionSpec {
                     text: text.chars().take(64).collect(),
                 }),
             },
-            ValueKind::ClientIds => match text.parse::<ClientIds>() {
-                Ok(ids) => Ok(Value::Text(ids.to_string())),
-                Err(error) => Err(ValueError::Allowed { name, error }),
-            },
-            ValueKind::Methods => match text.parse::<DynamicMethods>() {
-                Ok(methods) => Ok(Value::Text(methods.to_string())),
-                Err(error) => Err(ValueError::Allowed { name, error }),
-            },
-            ValueKind::Macs => match text.parse::<Macs>() {
-                Ok(macs) => Ok(Value::Text(macs.to_string())),
-                Err(error) => Err(ValueError::Allowed { name, error }),
-            },
-            ValueKind::Groups => match text.parse::<StaticGroups>() {
-                Ok(groups) => Ok(Value::Text(groups.to_string())),
-                Err(error) => Err(ValueError::Allowed { name, error }),
-            },
-            ValueKind::Weights => match text.parse::<RssWeights>() {
-                Ok(weights) => Ok(Value::Text(weights.to_string())),
-                Err(text) => Err(ValueError::Weights { name, text }),
-            },
-            ValueKind::Rules => match text.parse::<Rules>() {
-                Ok(rules) => Ok(Value::Text(rules.to_string())),
-                Err(error) => Err(ValueError::Rules { name, error }),
-            },
+            ValueKind::ClientIds => {
+                canonical::<ClientIds>(text).map_err(|error| ValueError::Allowed { name, error })
+            }
+            ValueKind::Methods => canonical::<DynamicMethods>(text)
+                .map_err(|error| ValueError::Allowed { name, error }),
+            ValueKind::Macs => {
+                canonical::<Macs>(text).map_err(|error| ValueError::Allowed { name, error })
+            }
+            ValueKind::Groups => {
+                canonical::<StaticGroups>(text).map_err(|error| ValueError::Allowed { name, error })
+            }
+            ValueKind::Weights => {
+                canonical::<RssWeights>(text).map_err(|text| ValueError::Weights { name, text })
+            }
+            ValueKind::Rules => {
+                canonical::<Rules>(text).map_err(|error| ValueError::Rules { name, error })
+            }
+            ValueKind::Address | ValueKind::Vnis | ValueKind::Remotes | ValueKind::Set(_) => {
+                let value = self.listed(text).map(Value::Text);
+                value.map_err(|error| ValueError::List {
+                    name,
+                    error: cut(&error),
+                })
+            }
             ValueKind::Words(words) if !words.contains(&text) => Err(ValueError::Word {
                 name,
                 possible: words.join(" or "),
@@ -306,8 +335,34 @@ impl OptionSpec {
             ValueKind::Rules => "rules".into(),
             ValueKind::Path => "path".into(),
             ValueKind::Cores => "list of cores".into(),
+            ValueKind::Address => "IP address".into(),
+            ValueKind::Vnis => "list of VLAN=VNI".into(),
+            ValueKind::Remotes => "list of IP or IP:PORT".into(),
+            ValueKind::Set(words) => format!("list of {}", words.join(",")),
             ValueKind::Words(words) => words.join(","),
             ValueKind::Text => "text".into(),
+        }
+    }
+
+    /// An address or a list of an overlay, in its canonical form; else why it is none.
+    fn listed(&self, text: &str) -> Result<String, String> {
+        match self.kind {
+            _ if text.is_empty() => Ok(String::new()),
+            ValueKind::Address => match text.parse::<IpAddr>() {
+                Ok(ip) if !ip.is_unspecified() => Ok(ip.to_string()),
+                _ => Err(format!("\"{text}\" is not the IP address of a host")),
+            },
+            ValueKind::Vnis => text.parse::<Vnis>().map(|vnis| vnis.to_string()),
+            ValueKind::Remotes => text.parse::<Remotes>().map(|remotes| remotes.to_string()),
+            ValueKind::Set(words) => {
+                let given: Vec<&str> = text.split(',').collect();
+                if let Some(bad) = given.iter().find(|word| !words.contains(word)) {
+                    return Err(format!("\"{bad}\" is none of {}", words.join(", ")));
+                }
+                let known = words.iter().copied().filter(|word| given.contains(word));
+                Ok(known.collect::<Vec<_>>().join(","))
+            }
+            _ => Ok(text.to_owned()),
         }
     }
 

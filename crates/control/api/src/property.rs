@@ -1,4 +1,4 @@
-//! Properties: what can be set on a zone, a bridge, an uplink, a VNIC, a flow or a vnd device while it works.
+//! Properties: what can be set on a zone, a bridge, an uplink, a VNIC, an overlay, a flow or a vnd device while it works.
 //!
 //! # Model
 //! [`PROPERTIES`] is the one table. An object holds a [`Properties`] map with only what was set; what
@@ -18,6 +18,7 @@ use thiserror::Error;
 
 use crate::flow::Priority;
 use crate::option::{AUTO, OptionSpec, Value, ValueError, ValueKind};
+use crate::overlay::ROWS;
 
 mod settings;
 
@@ -38,6 +39,8 @@ pub enum Scope {
     Zone,
     /// A [`Vnd`](crate::Vnd).
     Vnd,
+    /// An [`Overlay`](crate::Overlay).
+    Overlay,
 }
 
 /// One row of [`PROPERTIES`].
@@ -91,7 +94,28 @@ const fn row(
 }
 
 /// Every property of every kind of object. A name may have a row for each kind, with its default.
-pub const PROPERTIES: &[PropertySpec] = &[
+pub const PROPERTIES: &[PropertySpec] = &joined();
+
+#[expect(
+    clippy::indexing_slicing,
+    reason = "the compiler evaluates it: an index out of bounds ends the build"
+)]
+const fn joined() -> [PropertySpec; OBJECTS.len() + ROWS.len()] {
+    let mut all = [ROWS[0]; OBJECTS.len() + ROWS.len()];
+    let mut i = 0;
+    while i < all.len() {
+        all[i] = if i < OBJECTS.len() {
+            OBJECTS[i]
+        } else {
+            ROWS[i - OBJECTS.len()]
+        };
+        i += 1;
+    }
+    all
+}
+
+/// Those of all objects but overlays.
+const OBJECTS: &[PropertySpec] = &[
     row(
         BRIDGE,
         "ageing",

@@ -12,6 +12,7 @@ use crate::error::{Detail, ErrorBody, ErrorCode};
 use crate::flow::{self, FLOWS_MAX};
 use crate::name::{Ifname, MacAddr, Name, Netns};
 use crate::object::{DOCUMENT_VERSION, Document, Member, Uplink, Vnic};
+use crate::overlay::{self, OVERLAYS_MAX};
 use crate::property::{MemberSettings, Scope};
 use crate::vlan::VlanSet;
 use crate::vnd::{self, VndErrno};
@@ -69,6 +70,7 @@ pub fn validate(document: &Document, before: &Document) -> Result<(), ErrorBody>
         check_zones(document, &index, &mut defects);
         check_bridges(document, &mut defects);
         check_uplinks(&index, &mut defects);
+        check_overlays(document, &index, &mut defects);
         check_vnics(&index, &mut defects);
         check_addresses(&index, &mut defects);
         check_sockets(document, &index, &mut defects);
@@ -102,6 +104,7 @@ fn check_counts(document: &Document, defects: &mut Defects) {
         ("zones", document.zones.len(), ZONES_MAX),
         ("bridges", document.bridges.len(), BRIDGES_MAX),
         ("uplinks", document.uplinks.len(), UPLINKS_MAX),
+        ("overlays", document.overlays.len(), OVERLAYS_MAX),
         ("vnics", document.vnics.len(), VNICS_MAX),
         ("flows", document.flows.len(), FLOWS_MAX),
         ("fdb", document.fdb.len(), STATIC_ENTRIES_MAX),
@@ -164,7 +167,8 @@ impl<'a> Index<'a> {
         }
         for member in document.members() {
             if index.members.insert(member.name(), member).is_some() {
-                let message = "this name is used twice (uplinks and VNICs share their names)";
+                let message =
+                    "this name is used twice (uplinks, overlays and VNICs share their names)";
                 defects.add(path_of(member), message);
             }
         }
@@ -175,6 +179,7 @@ impl<'a> Index<'a> {
 fn path_of(member: Member<'_>) -> String {
     match member {
         Member::Uplink(uplink) => format!("uplinks.{}", uplink.name),
+        Member::Overlay(overlay) => format!("overlays.{}", overlay.name),
         Member::Vnic(vnic) => format!("vnics.{}", vnic.name),
     }
 }
@@ -241,7 +246,7 @@ fn check_member(member: Member<'_>, index: &Index<'_>, defects: &mut Defects) {
             defects.add(format!("{path}.properties.state"), message);
         }
     }
-    if let Err(error) = member.attach().check() {
+    if let Some(Err(error)) = member.attach().map(Attachment::check) {
         defects.add(format!("{path}.attach"), error.to_string());
     }
 }
@@ -301,6 +306,16 @@ fn check_uplinks(index: &Index<'_>, defects: &mut Defects) {
             defects.add(format!("{path}.device"), message);
         }
     }
+}
+
+fn check_overlays(document: &Document, index: &Index<'_>, defects: &mut Defects) {
+    for overlay in &document.overlays {
+        check_member(Member::Overlay(overlay), index, defects);
+    }
+    let filters = |bridge: &Name| index.bridges.get(bridge).copied();
+    overlay::check(document, filters, |path, message| {
+        defects.add(path, message)
+    });
 }
 
 fn check_vnics(index: &Index<'_>, defects: &mut Defects) {
@@ -464,6 +479,17 @@ fn check_entries(document: &Document, index: &Index<'_>, defects: &mut Defects) 
         if !vlan_ok {
             let (vlan, member) = (entry.vlan, &entry.member);
             defects.add(&path, format!("member \"{member}\" has no VLAN {vlan}"));
+        }
+        match (member, entry.target) {
+            (Member::Overlay(overlay), None) => {
+                let message = format!("an entry of overlay \"{}\" needs its target", overlay.name);
+                defects.add(format!("{path}.target"), message);
+            }
+            (Member::Uplink(_) | Member::Vnic(_), Some(_)) => {
+                let message = format!("\"{}\" is no overlay", entry.member);
+                defects.add(format!("{path}.target"), message);
+            }
+            _ => {}
         }
     }
 }

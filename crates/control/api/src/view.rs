@@ -498,6 +498,9 @@ pub struct FdbEntry {
     pub member: Name,
     /// Where it is from.
     pub kind: FdbKind,
+    /// The target behind which it is, where the member is an overlay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<std::net::SocketAddr>,
     /// Seconds since it was last seen; `None` for one that does not age.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub age_s: Option<u32>,
@@ -570,6 +573,9 @@ pub struct FdbAdd {
     /// Whether it can move.
     #[serde(default)]
     pub kind: crate::object::StaticKind,
+    /// The target behind which the address is, where the member is an overlay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<std::net::SocketAddr>,
 }
 
 /// A member's name and traffic.

@@ -47,8 +47,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use windlass_api::{
     Applied, DaemonView, Document, FdbAdd, FdbPage, FdbQuery, Flushed, MigrationCheck,
-    MigrationChecked, Moved, Name, RecentDrops, RuleView, Stats, VndCreate, VndName, VndPatch,
-    VndView, WorkerMove, WorkerStats, ZoneRef,
+    MigrationChecked, Moved, Name, RecentDrops, RuleView, Stats, TargetQuery, TargetView,
+    VndCreate, VndName, VndPatch, VndView, WorkerMove, WorkerStats, ZoneRef,
 };
 
 pub use error::Error;
@@ -235,6 +235,26 @@ impl Client {
             format!("/v1/bridges/{bridge}/fdb/flush"),
             query,
         )?)
+    }
+
+    /// The targets of an overlay, and the addresses behind them, that match the query.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn targets(&self, overlay: &Name, query: &TargetQuery) -> Result<Vec<TargetView>, Error> {
+        let query = http::query(query)?;
+        self.call(Request::get(format!(
+            "/v1/overlays/{overlay}/targets{query}"
+        )))
+    }
+
+    /// Forgets what was learned of targets that match the query.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn flush_targets(&self, overlay: &Name, query: &TargetQuery) -> Result<Flushed, Error> {
+        let path = format!("/v1/overlays/{overlay}/targets/flush");
+        self.call(Request::with("POST", path, query)?)
     }
 
     /// Has the bridges behind a member, or behind all, asked again whether they speak RSTP.

@@ -3,8 +3,9 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use windlass_api::{
-    Bridge, BridgePatch, BridgeView, Flow, FlowPatch, FlowView, Name, Uplink, UplinkPatch,
-    UplinkView, Vnic, VnicPatch, VnicView, Zone, ZonePatch, ZoneView,
+    Bridge, BridgePatch, BridgeView, Flow, FlowPatch, FlowView, Name, Overlay, OverlayPatch,
+    OverlayView, Uplink, UplinkPatch, UplinkView, Vnic, VnicPatch, VnicView, Zone, ZonePatch,
+    ZoneView,
 };
 
 /// A kind of object that the daemon holds.
@@ -56,6 +57,16 @@ impl Resource for Flow {
     type Patch = FlowPatch;
     const PATH: &'static str = "/v1/flows";
     const KIND: &'static str = "flow";
+    fn name(&self) -> &Name {
+        &self.name
+    }
+}
+
+impl Resource for Overlay {
+    type View = OverlayView;
+    type Patch = OverlayPatch;
+    const PATH: &'static str = "/v1/overlays";
+    const KIND: &'static str = "overlay";
     fn name(&self) -> &Name {
         &self.name
     }

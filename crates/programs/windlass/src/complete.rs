@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use windlass_api::{
-    AUTO, Attachment, Bridge, Flow, OptionSpec, Scope, Uplink, ValueKind, Vnic, Zone, known_keys,
-    properties,
+    AUTO, Attachment, Bridge, Flow, OptionSpec, Overlay, Scope, Uplink, ValueKind, Vnic, Zone,
+    known_keys, properties,
 };
 
 use crate::failure::Failure;
@@ -48,6 +48,7 @@ fn scope(line: &[String]) -> Option<Scope> {
         "zone" => Some(Scope::Zone),
         "bridge" => Some(Scope::Bridge),
         "uplink" => Some(Scope::Uplink),
+        "overlay" => Some(Scope::Overlay),
         "vnic" => Some(Scope::Vnic),
         "flow" => Some(Scope::Flow),
         "vnd" => Some(Scope::Vnd),
@@ -60,6 +61,7 @@ fn properties_of(line: &[String]) -> Vec<String> {
         "zone" => Some(property::names::<Zone>()),
         "bridge" => Some(property::names::<Bridge>()),
         "uplink" => Some(property::names::<Uplink>()),
+        "overlay" => Some(property::names::<Overlay>()),
         "vnic" => Some(property::names::<Vnic>()),
         "flow" => Some(property::names::<Flow>()),
         "vnd" => Some(vnd::property_names().collect()),
@@ -84,6 +86,7 @@ fn objects(global: &Global, kind: &str, line: &[String]) -> Vec<String> {
         "zone" => names::<Zone>(&client),
         "bridge" => names::<Bridge>(&client),
         "uplink" => names::<Uplink>(&client),
+        "overlay" => names::<Overlay>(&client),
         "vnic" => names::<Vnic>(&client),
         "flow" => names::<Flow>(&client),
         "vnd" => client.vnds().map(|views| {
@@ -91,6 +94,7 @@ fn objects(global: &Global, kind: &str, line: &[String]) -> Vec<String> {
             names.map(String::from).collect()
         }),
         "member" => names::<Uplink>(&client).and_then(|mut uplinks| {
+            uplinks.extend(names::<Overlay>(&client)?);
             uplinks.extend(names::<Vnic>(&client)?);
             Ok(uplinks)
         }),
@@ -117,7 +121,7 @@ fn values_of(spec: &OptionSpec) -> Vec<&'static str> {
     let mut values = vec![AUTO];
     match spec.kind {
         ValueKind::Flag => values.extend(["on", "off"]),
-        ValueKind::Words(words) => values.extend(words),
+        ValueKind::Words(words) | ValueKind::Set(words) => values.extend(words),
         _ if spec.default.is_empty() || spec.default == AUTO => {}
         _ => values.push(spec.default),
     }

@@ -4,8 +4,8 @@ use std::io::Write;
 
 use windlass_api::{
     AUTO, Attachment, Bridge, BridgePatch, Document, Flow, FlowPatch, FlowView, MigrationCheck,
-    Name, Properties, PropertyPatch, Scope, State, Status, Uplink, UplinkPatch, UplinkView, Vnic,
-    VnicPatch, VnicView, Zone, ZonePatch, ZoneRef,
+    Name, Overlay, Properties, PropertyPatch, Scope, State, Status, Uplink, UplinkPatch,
+    UplinkView, Vnic, VnicPatch, VnicView, Zone, ZonePatch, ZoneRef,
 };
 use windlass_client::Resource;
 
@@ -18,7 +18,7 @@ use crate::options::{
 };
 use crate::suggest::nearest;
 use crate::table::{Chosen, Column, Form, clean};
-use crate::{Session, accounts, fdb, guest, mdb, ports, property, statistics};
+use crate::{Session, accounts, fdb, guest, mdb, overlay, ports, property, statistics};
 
 impl Object for Zone {
     const SCOPE: Scope = Scope::Zone;
@@ -74,9 +74,7 @@ impl Object for Bridge {
         properties_differ(Scope::Bridge, &self.properties, &wanted.properties)
     }
     fn release(document: &mut Document, name: &Name) {
-        for zone in &mut document.zones {
-            zone.bridges.retain(|bridge| bridge != name);
-        }
+        document.release_bridge(name.as_str());
     }
     fn of(view: Self::View) -> Self {
         view.config
@@ -406,7 +404,8 @@ fn uplink_patch(args: &MemberSet<UplinkName>) -> Result<UplinkPatch, Failure> {
 pub(crate) fn vnic(session: &mut Session<'_>, verb: VnicVerb) -> Result<(), Failure> {
     match verb {
         VnicVerb::Create(args) => {
-            objects::create(session, &new_vnic(&args)?, &args.how)?;
+            let vnic = new_vnic(session, &args)?;
+            objects::create(session, &vnic, &args.how)?;
             if args.how.dry_run || session.form == Form::Json {
                 return Ok(());
             }
@@ -447,7 +446,7 @@ fn rules(session: &mut Session<'_>, vnic: &Name) -> Result<(), Failure> {
 
 /// Says on stderr what a member that was just made waits for. One that is gone already, or cannot be asked for, is no failure of
 /// its making.
-fn say_if_it_waits<O: Object>(
+pub(crate) fn say_if_it_waits<O: Object>(
     session: &mut Session<'_>,
     name: &Name,
     kind: &str,
@@ -467,12 +466,17 @@ fn say_if_it_waits<O: Object>(
     Ok(())
 }
 
-fn new_vnic(args: &VnicCreate) -> Result<Vnic, Failure> {
+fn new_vnic(session: &mut Session<'_>, args: &VnicCreate) -> Result<Vnic, Failure> {
     let settings = args.settings.settings();
+    let bridge = match (&args.bridge, &args.over) {
+        (Some(bridge), _) => bridge.clone(),
+        (None, Some(overlay)) => overlay::bridge_of(session, overlay)?,
+        (None, None) => return Err(Failure::usage("the VNIC needs a bridge", "add --bridge")),
+    };
     Ok(Vnic {
         name: args.name.clone(),
         zone: args.zone.clone(),
-        bridge: args.bridge.clone(),
+        bridge,
         mac: args.mac,
         attach: args.attach.clone(),
         properties: assigned(Scope::Vnic, &settings, Properties::assign)?,
@@ -531,7 +535,7 @@ where
 }
 
 /// Whether statistics are asked for.
-fn counts(counted: &Counted) -> Result<bool, Failure> {
+pub(crate) fn counts(counted: &Counted) -> Result<bool, Failure> {
     let counts = counted.statistics > 0 || counted.drops;
     if counted.repeat.interval.is_some() && !counts {
         return Err(Failure::usage(
@@ -562,6 +566,7 @@ fn unfit(scope: Scope, setting: &str, why: &str) -> Failure {
     let kind = match scope {
         Scope::Bridge => Bridge::KIND,
         Scope::Uplink => Uplink::KIND,
+        Scope::Overlay => Overlay::KIND,
         Scope::Vnic => Vnic::KIND,
         Scope::Flow => Flow::KIND,
         Scope::Zone => Zone::KIND,

@@ -10,7 +10,7 @@
 //! ```
 //! Over ssh the script is `exec ssh -x root@HOST windlass extcap "$@"` for the questions; a capture goes `ssh HOST windlass snoop -w - | wireshark -k -i -`.
 
-use windlass_api::{Bridge, Name, Uplink, Vnic};
+use windlass_api::{Bridge, Name, Overlay, Uplink, Vnic};
 
 use crate::Session;
 use crate::failure::Failure;
@@ -91,6 +91,7 @@ fn interfaces(session: &mut Session<'_>) -> Result<(), Failure> {
     let failed = |error| Failure::of(what, error);
     let vnics = client.list::<Vnic>().map_err(failed)?;
     let uplinks = client.list::<Uplink>().map_err(failed)?;
+    let overlays = client.list::<Overlay>().map_err(failed)?;
     let bridges = client.list::<Bridge>().map_err(failed)?;
     let vnics = vnics.iter().map(|vnic| {
         let zone = vnic.config.zone.name();
@@ -100,10 +101,13 @@ fn interfaces(session: &mut Session<'_>) -> Result<(), Failure> {
     let uplinks = uplinks
         .iter()
         .map(|uplink| (&uplink.config.name, "uplink".to_owned()));
+    let overlays = overlays
+        .iter()
+        .map(|overlay| (&overlay.config.name, "overlay".to_owned()));
     let bridges = bridges
         .iter()
         .map(|bridge| (&bridge.config.name, "bridge".to_owned()));
-    for (name, kind) in vnics.chain(uplinks).chain(bridges) {
+    for (name, kind) in vnics.chain(uplinks).chain(overlays).chain(bridges) {
         writeln!(
             session.out,
             "interface {{value={PREFIX}{name}}}{{display=windlass {kind}: {name}}}"

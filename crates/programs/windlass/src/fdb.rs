@@ -90,6 +90,7 @@ fn add(session: &mut Session<'_>, args: FdbAddArgs) -> Result<(), Failure> {
             mac,
             member,
             kind,
+            target: None,
         };
         return objects::dry_run(session, &what, |document| {
             document.fdb.push(entry);
@@ -101,6 +102,7 @@ fn add(session: &mut Session<'_>, args: FdbAddArgs) -> Result<(), Failure> {
         mac,
         member: member.clone(),
         kind,
+        target: None,
     };
     match session.client(&what)?.fdb_add(&bridge, &entry) {
         Ok(applied) => session.applied(&applied, false),

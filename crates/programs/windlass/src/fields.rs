@@ -16,7 +16,7 @@ pub struct FieldRow {
 
 /// The fields of the tables of a command (`vnic show`, `vnic show -s`, `fdb show`, ...), in order.
 pub fn fields() -> Vec<(&'static str, Vec<FieldRow>)> {
-    let tables: [(&str, &[Column]); 22] = [
+    let tables: [(&str, &[Column]); 26] = [
         ("zone show", ZONE),
         ("bridge show", BRIDGE),
         ("bridge show -s", TABLE),
@@ -24,6 +24,10 @@ pub fn fields() -> Vec<(&'static str, Vec<FieldRow>)> {
         ("bridge mdb show", MDB),
         ("uplink show", UPLINK),
         ("uplink show -s", TRAFFIC),
+        ("overlay show", OVERLAY),
+        ("overlay show -f", FAULTS),
+        ("overlay show -t", TARGET),
+        ("overlay show -s", TRAFFIC),
         ("vnic show", VNIC),
         ("vnic show -s", TRAFFIC),
         ("stat", TRAFFIC),
@@ -86,7 +90,7 @@ columns! {
     /// `bridge show`.
     BRIDGE:
     "name" usual "Name of the bridge." |row| at(row, "/name");
-    "members" usual "Its uplinks and VNICs." |row| at(row, "/members");
+    "members" usual "Its uplinks, overlays and VNICs." |row| at(row, "/members");
     "addresses" usual "Addresses in its forwarding table." |row| at(row, "/table/addresses");
     "home" more "Worker that writes its forwarding table." |row| at(row, "/home");
     "workers" more "Workers that serve it." |row| at(row, "/workers");
@@ -109,6 +113,50 @@ columns! {
     "share" more "Whether it was taken although it has addresses or a master." share;
     "properties" more "Properties that were set." set;
     "reason" usual "Why it is not up." |row| at(row, "/reason");
+}
+
+columns! {
+    /// `overlay show`.
+    OVERLAY:
+    "name" usual "Name of the overlay." |row| at(row, "/name");
+    "bridge" usual "Bridge that it is a member of." overlay_bridge;
+    "state" usual "up (online), or waiting (degraded)." |row| at(row, "/state");
+    "networks" usual "Network identifier, or one for each VLAN." |row| at(row, "/details/networks");
+    "search" usual "How the host of an address is found." |row| at(row, "/search");
+    "listen" usual "Underlay address and port of this host." |row| at(row, "/details/listen");
+    "mtu-now" usual "Largest inner packet now, in bytes." mtu_now;
+    "targets" usual "Remote hosts, once for each network." |row| at(row, "/targets");
+    "addresses" usual "Addresses behind them." |row| at(row, "/addresses");
+    "properties" more "Properties that were set." set;
+    "reason" usual "Why it is degraded." |row| at(row, "/reason");
+}
+
+columns! {
+    /// `overlay show -f`.
+    FAULTS:
+    "name" usual "Name of the overlay." |row| at(row, "/name");
+    "state" usual "online, or degraded." |row| at(row, "/state");
+    "details" usual "Why it is degraded." |row| at(row, "/details");
+}
+
+columns! {
+    /// `overlay show -t`, `overlay target show`.
+    TARGET:
+    "overlay" usual "Name of the overlay." |row| at(row, "/overlay");
+    "mac" usual "Address behind the target; -- for what is flooded." |row| at(row, "/mac");
+    "vlan" more "VLAN on the bridge; 0 where it does not filter." |row| at(row, "/vlan");
+    "vni" usual "Network identifier." |row| at(row, "/vni");
+    "target" usual "Underlay address and port of the remote host." |row| at(row, "/target");
+    "since" usual "Seconds since a learned address was seen last." |row| at(row, "/age_s");
+    "kind" usual "static (set by hand), pushed (by the search), learned, pending or flood." |row| at(row, "/kind");
+}
+
+/// The bridge of an overlay: without one, that of its name.
+fn overlay_bridge(row: &Value) -> Cell {
+    match at(row, "/bridge") {
+        Cell::Missing => at(row, "/name"),
+        bridge => bridge,
+    }
 }
 
 columns! {
@@ -234,7 +282,7 @@ fn device(row: &Value) -> Cell {
 columns! {
     /// What begins a row of traffic.
     MEMBER:
-    "name" usual "Name of the uplink or VNIC." |row| at(row, "/name");
+    "name" usual "Name of the member." |row| at(row, "/name");
     "bridge" usual "Bridge that it is a member of." |row| at(row, "/bridge");
 }
 
@@ -333,7 +381,7 @@ const fn join<const N: usize>(parts: [&[Column]; 3]) -> [Column; N] {
 columns! {
     /// `vnic show -s -s`, `stat --drops`.
     DROPS:
-    "name" usual "Name of the uplink or VNIC at which it is counted." |row| at(row, "/name");
+    "name" usual "Name of the member at which it is counted." |row| at(row, "/name");
     "bridge" usual "Bridge that it is a member of." |row| at(row, "/bridge");
     "reason" usual "Why the frames were dropped, see windlass-drops(7)." |row| at(row, "/reason");
     "stage" usual "ingress: from the member; egress: for the member." |row| at(row, "/stage");
@@ -485,7 +533,7 @@ facts! {
 facts! {
     /// `bridge get`.
     BRIDGE_FACTS:
-    "members" r "Its uplinks and VNICs." |row| at(row, "/members");
+    "members" r "Its uplinks, overlays and VNICs." |row| at(row, "/members");
     "addresses" r "Addresses in its forwarding table." |row| at(row, "/table/addresses");
     "home" r "Worker that writes its forwarding table." |row| at(row, "/home");
     "workers" r "Workers that serve it." |row| at(row, "/workers");
@@ -504,6 +552,17 @@ facts! {
     "rings-now" r "Rings in use, in each direction." |row| at(row, "/rings_now");
     "workers" r "Worker of each ring." |row| at(row, "/workers");
     "details" r "Peer, features, ring sizes and what else the attachment tells." details;
+}
+
+facts! {
+    /// `overlay get`.
+    OVERLAY_FACTS:
+    "bridge" r "Bridge that it is a member of." overlay_bridge;
+    "encap" r "How frames are put on the wire." |row| at(row, "/encap");
+    "search" r "How the host of an address is found." |row| at(row, "/search");
+    "state" r "up (online), or waiting (degraded)." |row| at(row, "/state");
+    "reason" r "Why it is degraded." |row| at(row, "/reason");
+    "mtu-now" r "Largest inner packet now, in bytes." mtu_now;
 }
 
 facts! {

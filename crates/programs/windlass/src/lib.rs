@@ -46,6 +46,7 @@ mod metrics;
 mod monitor;
 mod objects;
 mod options;
+mod overlay;
 mod ports;
 mod program;
 mod property;
@@ -200,6 +201,7 @@ fn dispatch(options: Options, terminal: bool, out: &mut dyn Write) -> Result<(),
         Command::Zone(verb) => create::zone(&mut session, verb),
         Command::Bridge(verb) => create::bridge(&mut session, verb),
         Command::Uplink(verb) => create::uplink(&mut session, verb),
+        Command::Overlay(verb) => overlay::run(&mut session, verb),
         Command::Vnic(verb) => create::vnic(&mut session, verb),
         Command::Flow(verb) => create::flow(&mut session, verb),
         Command::Vnd(verb) => vnd::run(&mut session, verb),

@@ -10,11 +10,13 @@ use windlass_api::{
 
 use crate::accounts;
 
+mod overlay;
 mod snoop;
 mod tables;
 mod traffic;
 mod vnd;
 
+pub(crate) use overlay::*;
 pub(crate) use snoop::{ExtcapArgs, SnoopArgs};
 pub(crate) use tables::*;
 pub(crate) use traffic::{At, GenArgs, SinkArgs};
@@ -121,6 +123,13 @@ pub(crate) enum Command {
         disable_help_subcommand = true
     )]
     Uplink(UplinkVerb),
+    /// Layer-2 networks over many hosts.
+    #[command(
+        subcommand,
+        arg_required_else_help = true,
+        disable_help_subcommand = true
+    )]
+    Overlay(OverlayVerb),
     /// Virtual NICs.
     #[command(
         subcommand,
@@ -348,6 +357,7 @@ names! {
     ZoneName ZoneNames "zone" "ZONE";
     BridgeName BridgeNames "bridge" "BRIDGE";
     UplinkName UplinkNames "uplink" "UPLINK";
+    OverlayName OverlayNames "overlay" "OVERLAY";
     VnicName VnicNames "vnic" "VNIC";
     MemberName MemberNames "member" "MEMBER";
     FlowName FlowNames "flow" "FLOW";
@@ -771,8 +781,11 @@ pub(crate) struct VnicCreate {
     #[arg(value_hint = ValueHint::Other)]
     pub(crate) name: Name,
     /// Bridge that it is a member of.
-    #[arg(long, value_name = "BRIDGE")]
-    pub(crate) bridge: Name,
+    #[arg(long, value_name = "BRIDGE", required_unless_present = "over")]
+    pub(crate) bridge: Option<Name>,
+    /// Overlay whose bridge it is a member of.
+    #[arg(long, value_name = "OVERLAY", conflicts_with = "bridge")]
+    pub(crate) over: Option<Name>,
     /// Who is on the other side: tap, memif, vhost-user or none; a socket's owner=USER:GROUP by name or number.
     #[arg(long, value_name = "KIND,KEY=VALUE,...", default_value = "none",
           value_hint = ValueHint::Other, value_parser = accounts::attachment)]
@@ -906,6 +919,7 @@ pub(crate) fn command() -> clap::Command {
             "zone" => Scope::Zone,
             "bridge" => Scope::Bridge,
             "uplink" => Scope::Uplink,
+            "overlay" => Scope::Overlay,
             "vnic" => Scope::Vnic,
             "flow" => Scope::Flow,
             "vnd" => Scope::Vnd,
@@ -953,7 +967,7 @@ fn property_help(scope: Scope) -> String {
             format!(" {}", option.unit)
         };
         text.push_str(&format!(
-            "  {:<14} {} [{}{unit}; default: {default}]\n",
+            "  {:<17} {} [{}{unit}; default: {default}]\n",
             option.name,
             option.sentence,
             option.possible(),

@@ -1,7 +1,9 @@
 //! Members of bridges beside each other: `windlass bridge show --ports`.
 
 use serde::Serialize;
-use windlass_api::{Bridge, Counters, MemberSettings, Name, State, TreePortView, Uplink, Vnic};
+use windlass_api::{
+    Bridge, Counters, MemberSettings, Name, Overlay, State, TreePortView, Uplink, Vnic,
+};
 
 use crate::Session;
 use crate::failure::Failure;
@@ -53,10 +55,21 @@ pub(crate) fn show(session: &mut Session<'_>, names: &[Name]) -> Result<(), Fail
         return Ok(());
     };
     let bridges = objects::views::<Bridge>(session, names)?;
-    let (uplinks, vnics) = (
+    let (uplinks, overlays, vnics) = (
         objects::views::<Uplink>(session, &[])?,
+        objects::views::<Overlay>(session, &[])?,
         objects::views::<Vnic>(session, &[])?,
     );
+    let overlays = overlays.iter().map(|view| {
+        let config = &view.config;
+        (
+            &config.name,
+            config.bridge(),
+            config.member(),
+            &view.status,
+            &view.counters,
+        )
+    });
     let uplinks = uplinks.iter().map(|view| {
         let config = &view.config;
         (
@@ -78,6 +91,7 @@ pub(crate) fn show(session: &mut Session<'_>, names: &[Name]) -> Result<(), Fail
         )
     });
     let mut rows: Vec<_> = uplinks
+        .chain(overlays)
         .chain(vnics)
         .filter_map(|(name, bridge, settings, status, counters)| {
             let view = bridges.iter().find(|view| view.config.name == *bridge)?;

@@ -305,7 +305,7 @@ fn absent(name: &Name, stats: &Stats) -> Failure {
         Some(near) => format!("did you mean \"{near}\"? \"windlass stat\" lists them"),
         None => "\"windlass stat\" lists them".into(),
     };
-    let why = format!("there is no uplink or VNIC \"{name}\"");
+    let why = format!("there is no uplink, overlay or VNIC \"{name}\"");
     Failure::new(ErrorCode::NotFound, "show statistics", why, todo)
 }
 

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use windlass_api::{
-    Bridge, BridgeView, DaemonView, RecentDrops, State, Stats, Uplink, UplinkView, Vnic, VnicView,
+    Bridge, BridgeView, DaemonView, Overlay, OverlayView, RecentDrops, State, Stats, Uplink,
+    UplinkView, Vnic, VnicView,
 };
 use windlass_client::{Client, Error};
 
@@ -58,6 +59,7 @@ struct Asked {
     after: Stats,
     bridges: Vec<BridgeView>,
     uplinks: Vec<UplinkView>,
+    overlays: Vec<OverlayView>,
     vnics: Vec<VnicView>,
     drops: RecentDrops,
 }
@@ -74,6 +76,7 @@ fn ask(client: &Client) -> Result<Asked, Error> {
         after: client.stats()?,
         bridges: client.list::<Bridge>()?,
         uplinks: client.list::<Uplink>()?,
+        overlays: client.list::<Overlay>()?,
         vnics: client.list::<Vnic>()?,
         drops: client.drops()?,
     })
@@ -308,8 +311,10 @@ impl Members {
             .vnics
             .iter()
             .map(|view| (&view.config.name, &view.status));
+        let overlays = asked.overlays.iter();
+        let overlays = overlays.map(|view| (&view.config.name, &view.status));
         let mut members = Self::default();
-        for (name, status) in uplinks.chain(vnics) {
+        for (name, status) in uplinks.chain(overlays).chain(vnics) {
             match status.state {
                 State::Up => members.up += 1,
                 State::Waiting => members.waiting += 1,

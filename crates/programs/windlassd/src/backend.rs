@@ -42,8 +42,8 @@ use thiserror::Error;
 use windlass_api::{
     Bridge, BridgePlace, CaptureDirection, CaptureKind, Counters, ErrorBody, ErrorCode, EventKind,
     FdbEntry, FdbPage, FdbQuery, Flow, FlowCounters, MacAddr, McastView, Name, NeighboursView,
-    SocketPath, StaticEntry, Status, TableStats, TreeView, Uplink, Vnd, VndName, Vnic, WorkerStats,
-    Zone, ZoneRef,
+    Overlay, SocketPath, StaticEntry, Status, TableStats, TargetQuery, TargetView, TreeView,
+    Uplink, Vnd, VndName, Vnic, WorkerStats, Zone, ZoneRef,
 };
 use windlass_attach::endpoint::Handed;
 use windlass_capture::Program;
@@ -63,6 +63,15 @@ pub struct Moment {
     pub tables: Vec<TableStats>,
     /// Of all workers.
     pub workers: Vec<WorkerStats>,
+}
+
+/// What an overlay has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct OverlayCounts {
+    /// Targets.
+    pub targets: u64,
+    /// Addresses behind them.
+    pub addresses: u64,
 }
 
 /// Why the data plane did not do what it was told. It is then as it was before.
@@ -311,6 +320,33 @@ pub trait Backend: Send {
     /// # Errors
     /// The host refused.
     fn delete_uplink(&mut self, uplink: &Uplink) -> Result<(), BackendError>;
+
+    /// Makes an overlay. A missing underlay address leaves it waiting.
+    ///
+    /// # Errors
+    /// Its search cannot begin: the sentence of the search; a limit.
+    fn create_overlay(&mut self, overlay: &Overlay) -> Result<(), BackendError>;
+
+    /// Changes properties of an overlay. Bridge, search and underlay address are the same.
+    ///
+    /// # Errors
+    /// As [`Self::create_overlay`].
+    fn set_overlay(&mut self, from: &Overlay, to: &Overlay) -> Result<(), BackendError>;
+
+    /// Removes an overlay with its targets.
+    ///
+    /// # Errors
+    /// A worker is late.
+    fn delete_overlay(&mut self, overlay: &Overlay) -> Result<(), BackendError>;
+
+    /// What overlays have at the moment, in their order; zero of one that is not known.
+    fn overlay_counts(&self, overlays: &[Name]) -> Vec<OverlayCounts>;
+
+    /// The targets of an overlay that match, each with an address behind it.
+    fn targets(&self, overlay: &Name, query: &TargetQuery) -> Vec<TargetView>;
+
+    /// Forgets learned addresses behind targets that match, and answers of a plugin; how many.
+    fn flush_targets(&mut self, overlay: &Name, query: &TargetQuery) -> u64;
 
     /// Makes a VNIC and its attachment. A missing namespace or peer leaves it waiting.
     ///

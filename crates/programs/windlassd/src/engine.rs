@@ -369,7 +369,9 @@ impl Engine {
                 let zone = self.document.zone(name).or_else(|| old.zone(name));
                 Self::audience_of_zone(zone)
             }
-            Object::Bridge(_) | Object::Uplink(_) | Object::Fdb(_) => Audience::Operators,
+            Object::Bridge(_) | Object::Uplink(_) | Object::Overlay(_) | Object::Fdb(_) => {
+                Audience::Operators
+            }
         };
         self.publish(
             EventKind::Change {

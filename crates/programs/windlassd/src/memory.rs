@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use windlass_api::{
     Bridge, BridgePlace, Counters, FDB_PAGE_DEFAULT, FdbEntry, FdbKind, FdbPage, FdbQuery, Flow,
-    FlowCounters, MacAddr, Name, State, StaticEntry, StaticKind, Status, TableStats, Uplink, Vnd,
-    Vnic, WorkerStats,
+    FlowCounters, MacAddr, Name, Overlay, State, StaticEntry, StaticKind, Status, TableStats,
+    TargetQuery, TargetView, Uplink, Vnd, Vnic, WorkerStats,
 };
 
-use crate::backend::{Backend, BackendError, Place, StateSink};
+use crate::backend::{Backend, BackendError, OverlayCounts, Place, StateSink};
 
 /// What a [`MemoryBackend`] holds, and how it is told to fail.
 #[derive(Debug, Default)]
@@ -18,6 +18,8 @@ pub struct Memory {
     pub bridges: BTreeMap<Name, Bridge>,
     /// Uplinks.
     pub uplinks: BTreeMap<Name, Uplink>,
+    /// Overlays.
+    pub overlays: BTreeMap<Name, Overlay>,
     /// VNICs.
     pub vnics: BTreeMap<Name, Vnic>,
     /// The rules of their zones.
@@ -126,6 +128,41 @@ impl Backend for MemoryBackend {
         Ok(())
     }
 
+    fn create_overlay(&mut self, overlay: &Overlay) -> Result<(), BackendError> {
+        let mut memory = self.call(format!("create_overlay {}", overlay.name))?;
+        memory
+            .overlays
+            .insert(overlay.name.clone(), overlay.clone());
+        Ok(())
+    }
+
+    fn set_overlay(&mut self, _: &Overlay, to: &Overlay) -> Result<(), BackendError> {
+        let mut memory = self.call(format!("set_overlay {}", to.name))?;
+        memory.overlays.insert(to.name.clone(), to.clone());
+        Ok(())
+    }
+
+    fn delete_overlay(&mut self, overlay: &Overlay) -> Result<(), BackendError> {
+        let mut memory = self.call(format!("delete_overlay {}", overlay.name))?;
+        memory.overlays.remove(&overlay.name);
+        memory
+            .entries
+            .retain(|_, (member, _)| *member != overlay.name);
+        Ok(())
+    }
+
+    fn overlay_counts(&self, overlays: &[Name]) -> Vec<OverlayCounts> {
+        vec![OverlayCounts::default(); overlays.len()]
+    }
+
+    fn targets(&self, _: &Name, _: &TargetQuery) -> Vec<TargetView> {
+        Vec::new()
+    }
+
+    fn flush_targets(&mut self, _: &Name, _: &TargetQuery) -> u64 {
+        0
+    }
+
     fn create_vnic(&mut self, vnic: &Vnic, place: &Place) -> Result<(), BackendError> {
         let mut memory = self.call(format!("create_vnic {}", vnic.name))?;
         memory.rules.insert(vnic.name.clone(), place.rules.clone());
@@ -226,6 +263,7 @@ impl Backend for MemoryBackend {
                 vlan: *vlan,
                 mac: *mac,
                 member: member.clone(),
+                target: None,
                 kind: *kind,
                 age_s: (*kind == FdbKind::Learned).then_some(0),
             });
@@ -272,7 +310,9 @@ impl Backend for MemoryBackend {
             if let Some(status) = memory.states.get(member) {
                 return status.clone();
             }
-            let known = memory.vnics.contains_key(member) || memory.uplinks.contains_key(member);
+            let known = memory.vnics.contains_key(member)
+                || memory.uplinks.contains_key(member)
+                || memory.overlays.contains_key(member);
             let state = if known { State::Up } else { State::Down };
             Status {
                 state,

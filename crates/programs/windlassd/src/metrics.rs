@@ -8,7 +8,7 @@
 //! Labels are names of objects of the document and of reasons for drops, so that their number is bounded by the document's.
 //! No address, process or connection is a label; a flow is one that somebody has named. A reason that was never met has no line.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use windlass_api::{
@@ -201,13 +201,18 @@ const FLOW_DROPS: &str = "windlass_flow_drop_frames_total";
 const FLOW_LABELS: &[&str] = &["flow", "vnic", "zone"];
 const DROPS_HELP: &str = "Frames dropped, by reason; see windlass-drops(7).";
 
-/// Prefixes of the two kinds of members, uplinks first, with their labels, and these with the reason of a drop.
+/// Prefixes of the kinds of members, in the order of [`Group`], with their labels, and these with the reason of a drop.
 type Labels = &'static [&'static str];
-const MEMBERS: [(&str, Labels, Labels); 2] = [
+const MEMBERS: [(&str, Labels, Labels); 3] = [
     (
         "windlass_uplink_",
         &["uplink", "bridge"],
         &["uplink", "bridge", "reason"],
+    ),
+    (
+        "windlass_overlay_",
+        &["overlay", "bridge"],
+        &["overlay", "bridge", "reason"],
     ),
     (
         "windlass_vnic_",
@@ -215,6 +220,14 @@ const MEMBERS: [(&str, Labels, Labels); 2] = [
         &["vnic", "bridge", "zone", "reason"],
     ),
 ];
+
+/// A kind of member.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Group {
+    Uplink,
+    Overlay,
+    Vnic,
+}
 
 /// What the text is made from: one moment of the counters that a peer may see.
 #[derive(Debug)]
@@ -225,8 +238,10 @@ pub struct Sample {
     pub stats: Stats,
     /// State of each member of `stats`, in its order.
     pub states: Vec<State>,
-    /// Zone of each VNIC, empty for the global zone; uplinks are missing.
+    /// Zone of each VNIC, empty for the global zone; others are missing.
     pub zones: BTreeMap<Name, String>,
+    /// Which members are overlays.
+    pub overlays: BTreeSet<Name>,
     /// The flows of the VNICs of `stats`.
     pub flows: Vec<FlowView>,
 }
@@ -264,6 +279,11 @@ pub fn text(sample: &Sample) -> String {
 }
 
 fn write_members(out: &mut String, sample: &Sample) {
+    let group = |member: &MemberStats| match () {
+        () if sample.zones.contains_key(&member.name) => Group::Vnic,
+        () if sample.overlays.contains(&member.name) => Group::Overlay,
+        () => Group::Uplink,
+    };
     let labels = |member: &MemberStats| match sample.zones.get(&member.name) {
         Some(zone) => format!(
             "{},{},{}",
@@ -273,13 +293,20 @@ fn write_members(out: &mut String, sample: &Sample) {
         ),
         None => format!(
             "{},{}",
-            label("uplink", member.name.as_str()),
+            label(
+                match group(member) {
+                    Group::Overlay => "overlay",
+                    Group::Uplink | Group::Vnic => "uplink",
+                },
+                member.name.as_str()
+            ),
             label("bridge", member.bridge.as_str())
         ),
     };
-    for ((prefix, ..), is_vnic) in MEMBERS.into_iter().zip([false, true]) {
+    let groups = [Group::Uplink, Group::Overlay, Group::Vnic];
+    for ((prefix, ..), wanted) in MEMBERS.into_iter().zip(groups) {
         let of_kind = (sample.stats.members.iter().zip(&sample.states))
-            .filter(|(member, _)| sample.zones.contains_key(&member.name) == is_vnic);
+            .filter(|(member, _)| group(member) == wanted);
         let of_kind: Vec<_> = of_kind
             .map(|(member, state)| (labels(member), &member.counters, *state))
             .collect();
@@ -512,6 +539,7 @@ mod tests {
                 daemon: daemon(),
                 stats,
                 states,
+                overlays: BTreeSet::new(),
                 zones,
                 flows,
             },

@@ -71,6 +71,26 @@ fn flow(&(number, vnic, attributes): &(u8, u8, u8)) -> Object {
     })
 }
 
+fn vnd(&(number, vnic): &(u8, u8)) -> Object {
+    Object::Vnd(Vnd {
+        name: format!("d{number}").parse().expect("a name"),
+        zone: Default::default(),
+        vnic: named("v", vnic),
+        properties: Default::default(),
+    })
+}
+
+fn entry(&(bridge, member): &(u8, u8)) -> Object {
+    Object::Fdb(StaticEntry {
+        bridge: named("b", bridge),
+        vlan: 1,
+        mac: MacAddr([6, 0, 0, 0, 0, bridge]),
+        member: named("v", member),
+        kind: Default::default(),
+        target: None,
+    })
+}
+
 /// Builds a valid document: an object that would break a rule is left out.
 fn document(seed: &Seed) -> Document {
     let mut document = Document::default();
@@ -114,23 +134,8 @@ fn document(seed: &Seed) -> Document {
         }));
     }
     objects.extend(seed.flows.iter().map(flow));
-    for &(number, vnic) in &seed.vnds {
-        objects.push(Object::Vnd(Vnd {
-            name: format!("d{number}").parse().expect("a name"),
-            zone: Default::default(),
-            vnic: named("v", vnic),
-            properties: Default::default(),
-        }));
-    }
-    for &(bridge, member) in &seed.entries {
-        objects.push(Object::Fdb(StaticEntry {
-            bridge: named("b", bridge),
-            vlan: 1,
-            mac: MacAddr([6, 0, 0, 0, 0, bridge]),
-            member: named("v", member),
-            kind: Default::default(),
-        }));
-    }
+    objects.extend(seed.vnds.iter().map(vnd));
+    objects.extend(seed.entries.iter().map(entry));
     for object in objects {
         let mut with = document.clone();
         insert(&mut with, object);

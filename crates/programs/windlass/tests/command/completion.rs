@@ -57,7 +57,7 @@ fn a_shell_completes() {
         .on("GET /v1/bridges", 200, r#"[{"name":"lan-1","members":[],"table":{}}]"#)
         .on("GET /v1/zones", 200, r#"[{"name":"blue","owner_uid":1,"owner_gid":1,"bridges":[],"vnics":0,"directory":"/"}]"#)
         .on("GET /v1/vnics", 200, "[]")
-        .on("GET /v1/uplinks", 200, "[]");
+        .on("GET /v1/uplinks", 200, "[]").on("GET /v1/overlays", 200, "[]");
     let lines = [
         ("windlass bridge del", "delete"),
         ("windlass bridge delete l", "lan-1"),

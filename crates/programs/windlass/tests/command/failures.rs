@@ -108,7 +108,7 @@ fn verbs_of_other_tools() {
 #[test]
 fn filters_that_name_nothing() {
     let fake = Fake::start().on("GET /v1/zones", 200, "[]");
-    let fake = ["flows", "uplinks", "vnics", "vnds", "bridges"]
+    let fake = ["flows", "uplinks", "overlays", "vnics", "vnds", "bridges"]
         .into_iter()
         .fold(fake, |fake, kind| {
             fake.on(&format!("GET /v1/{kind}"), 200, "[]")

@@ -160,10 +160,91 @@ fn set_and_delete() {
         ("zone", "zones"),
         ("bridge", "bridges"),
         ("uplink", "uplinks"),
+        ("overlay", "overlays"),
         ("vnic", "vnics"),
     ] {
         let request = format!("DELETE /v1/{path}/x");
         assert_eq!(body(&format!("{kind} delete x"), &request), Value::Null);
+    }
+}
+
+/// Overlays: settings are split where a property begins, and options are properties.
+#[test]
+fn overlays() {
+    assert_eq!(
+        body(
+            "overlay create ov0 --bridge br0 --vni 23 --search learn --mtu 1400 \
+             --set vxlan/listen-ip=192.0.2.1,learn/remotes=192.0.2.2,192.0.2.3:8472,broadcast=off",
+            "POST /v1/overlays"
+        ),
+        json!({"name": "ov0", "bridge": "br0", "encap": "vxlan", "search": "learn", "properties": {
+            "vnetid": 23, "mtu": 1400, "vxlan/listen-ip": "192.0.2.1",
+            "learn/remotes": "192.0.2.2,192.0.2.3:8472", "broadcast": false}})
+    );
+    assert_eq!(
+        body(
+            "overlay create ov0 --vnis 10=10010,20=20020 --search files --set files/config=/f",
+            "POST /v1/overlays"
+        ),
+        json!({"name": "ov0", "encap": "vxlan", "search": "files", "properties": {
+            "vnis": "10=10010,20=20020", "files/config": "/f"}})
+    );
+    assert_eq!(
+        body(
+            "overlay set ov0 vxlan/ttl=9,unknown=auto",
+            "PATCH /v1/overlays/ov0"
+        ),
+        json!({"properties": {"vxlan/ttl": 9, "unknown": null}})
+    );
+    let flush = "POST /v1/overlays/ov0/targets/flush";
+    let fake = Fake::start().on(flush, 200, r#"{"entries":3}"#);
+    let ran = fake.run("overlay target flush ov0 --mac 02:00:00:00:00:01 -j");
+    assert_eq!((ran.code, ran.err.as_str()), (0, ""));
+    assert!(ran.out.contains('3'), "{}", ran.out);
+}
+
+/// Targets of overlays are entries of the bridge's table; wrong words are told with what there is.
+#[test]
+fn targets_and_mistakes() {
+    let view =
+        r#"{"name":"ov0","search":"direct","state":"up","targets":0,"addresses":0,"counters":{}}"#;
+    let fake = Fake::start().on("GET /v1/overlays/ov0", 200, view).on(
+        "POST /v1/bridges/ov0/fdb",
+        201,
+        APPLIED,
+    );
+    let ran = fake.run("overlay target set ov0 02:00:00:00:00:01 [2001:db8::2]:4789");
+    assert_eq!((ran.code, ran.err.as_str()), (0, ""));
+    for (wrong, why) in [
+        (
+            "overlay create ov0 --search dns",
+            "\"dns\" is none of direct, files, learn, etcd, plugin",
+        ),
+        (
+            "overlay create ov0 --search direct --set direct/dest-ip=x",
+            "\"x\" is not the IP address of a host",
+        ),
+        (
+            "overlay create ov0 --search files --vnis 10",
+            "\"10\" is not VLAN=VNI",
+        ),
+        (
+            "overlay create ov0 --search files --vni 16777216",
+            "from 0 to 16777215",
+        ),
+        (
+            "overlay create ov0 --search files --set proxy=arp,icmp",
+            "\"icmp\" is none of arp, ndp",
+        ),
+        (
+            "vnic create v0 --over ov0 --bridge br0",
+            "cannot be used with",
+        ),
+        ("vnic create v0", "--bridge"),
+    ] {
+        let ran = Fake::start().run(wrong);
+        assert_eq!(ran.code, 2, "{wrong}: {}", ran.err);
+        assert!(ran.err.contains(why), "{wrong}: {}", ran.err);
     }
 }
 

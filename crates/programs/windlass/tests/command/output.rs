@@ -296,7 +296,9 @@ fn monitor() {
 /// Completions get names, one a line, and nothing at all when the daemon is away.
 #[test]
 fn completions_get_names() {
-    let fake = vnics().on("GET /v1/uplinks", 200, "[]");
+    let fake = vnics()
+        .on("GET /v1/uplinks", 200, "[]")
+        .on("GET /v1/overlays", 200, "[]");
     assert_eq!(fake.run("__complete vnic").out, "v0\nweb\n");
     assert_eq!(fake.run("__complete member").out, "v0\nweb\n");
     let away = fake

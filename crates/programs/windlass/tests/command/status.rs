@@ -35,6 +35,7 @@ fn fake(operator: bool) -> Fake {
             200,
             r#"[{"name":"up0","device":"eth0","bridge":"br0","state":"down","reason":"no such interface","counters":{}}]"#,
         )
+        .on("GET /v1/overlays", 200, "[]")
         .on(
             "GET /v1/vnics",
             200,

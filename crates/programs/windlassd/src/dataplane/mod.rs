@@ -35,8 +35,8 @@ use std::thread::JoinHandle;
 use anyhow::{Context, Result, bail};
 use windlass_api::{
     Bridge, BridgePlace, Counters, FdbEntry, FdbPage, FdbQuery, Flow, FlowCounters, MacAddr,
-    McastView, Name, NeighboursView, StaticEntry, Status, TableStats, TreeView, Uplink, Vnd, Vnic,
-    WorkerStats,
+    McastView, Name, NeighboursView, Overlay, StaticEntry, Status, TableStats, TargetQuery,
+    TargetView, TreeView, Uplink, Vnd, Vnic, WorkerStats,
 };
 use windlass_attach::endpoint::Handed;
 use windlass_capture::ring::Shape;
@@ -44,7 +44,8 @@ use windlass_sync::tsc::Clock;
 use windlass_worker::{Capture, DataPlane, DataPlaneOptions};
 
 use crate::backend::{
-    Backend, BackendError, CaptureMade, CaptureWanted, Moment, Place, StateSink, Step,
+    Backend, BackendError, CaptureMade, CaptureWanted, Moment, OverlayCounts, Place, StateSink,
+    Step,
 };
 use crate::options::Options;
 use crate::shares::{Share, Used};
@@ -236,6 +237,40 @@ impl Backend for DataPlaneBackend {
     fn delete_uplink(&mut self, uplink: &Uplink) -> Result<(), BackendError> {
         let uplink = uplink.clone();
         self.change(move |p| p.delete_uplink(&uplink))
+    }
+
+    fn create_overlay(&mut self, overlay: &Overlay) -> Result<(), BackendError> {
+        let overlay = overlay.clone();
+        self.change(move |p| p.create_overlay(&overlay))
+    }
+
+    fn set_overlay(&mut self, from: &Overlay, to: &Overlay) -> Result<(), BackendError> {
+        let (from, to) = (from.clone(), to.clone());
+        self.change(move |p| p.set_overlay(&from, &to))
+    }
+
+    fn delete_overlay(&mut self, overlay: &Overlay) -> Result<(), BackendError> {
+        let overlay = overlay.clone();
+        self.change(move |p| p.delete_overlay(&overlay))
+    }
+
+    fn overlay_counts(&self, overlays: &[Name]) -> Vec<OverlayCounts> {
+        let unknown = vec![OverlayCounts::default(); overlays.len()];
+        let overlays = overlays.to_vec();
+        self.ask(move |p| overlays.iter().map(|o| p.overlay_counts(o)).collect())
+            .unwrap_or(unknown)
+    }
+
+    fn targets(&self, overlay: &Name, query: &TargetQuery) -> Vec<TargetView> {
+        let (overlay, query) = (overlay.clone(), query.clone());
+        self.ask(move |p| p.targets(&overlay, &query))
+            .unwrap_or_default()
+    }
+
+    fn flush_targets(&mut self, overlay: &Name, query: &TargetQuery) -> u64 {
+        let (overlay, query) = (overlay.clone(), query.clone());
+        self.ask(move |p| p.flush_targets(&overlay, &query))
+            .unwrap_or(0)
     }
 
     fn create_vnic(&mut self, vnic: &Vnic, place: &Place) -> Result<(), BackendError> {

@@ -9,6 +9,7 @@ mod leases;
 mod members;
 mod moves;
 mod neigh;
+mod overlays;
 mod owner;
 mod rounds;
 mod snoop;
@@ -19,6 +20,7 @@ mod vnds;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -44,6 +46,7 @@ use held::Held;
 use leases::Leases;
 use members::Members;
 use neigh::Asked;
+use overlays::Overlay;
 use snoop::Snoop;
 use tree::Tree;
 use vnds::Devices;
@@ -78,6 +81,13 @@ struct BridgeState {
     clash_at: Instant,
 }
 
+/// Who is at a place of the forwarding tables: a member, or a target of an overlay.
+pub(super) struct Holder<'a> {
+    pub(super) name: &'a Name,
+    pub(super) is_locked: bool,
+    pub(super) target: Option<SocketAddr>,
+}
+
 struct MemberState {
     id: u16,
     bridge: Name,
@@ -91,6 +101,8 @@ struct MemberState {
     device: Option<String>,
     mtu: u32,
     rings: u16,
+    /// What an overlay is beside.
+    overlay: Option<Box<Overlay>>,
     /// What it has sent to reserved addresses.
     heard: Heard,
     /// Traffic before it came to this bridge.
@@ -129,6 +141,8 @@ pub struct Ports {
     /// What VNICs have learned, for the next daemon.
     leases: Leases,
     captures: Captures,
+    /// When tunnel endpoints that are missing were looked for last.
+    overlays_at: Instant,
     edit: Edit,
     /// A daemon that waits for its turn: endpoints are made, and not polled.
     held: Option<Held>,
@@ -198,6 +212,7 @@ impl Ports {
             neighbours: BTreeMap::new(),
             leases: Leases::new(runtime_dir),
             captures: Captures::default(),
+            overlays_at: Instant::now(),
             edit: Edit::default(),
             held: None,
             leaving: Vec::new(),
@@ -288,9 +303,9 @@ impl Ports {
                 continue;
             }
             member_limits(member).enter(&mut writer, member.id);
-            for (key, flags) in self.fixed_entries(name, filtering) {
-                let id = member.id;
-                enter(|| Ok(writer.add_fixed(key, id, flags, windlass_worker::dataplane::now())))?;
+            for (key, place, flags) in self.fixed_entries(name, filtering) {
+                let now = windlass_worker::dataplane::now;
+                enter(|| Ok(writer.add_fixed(key, place, flags, now())))?;
             }
         }
         Ok(writer)
@@ -331,6 +346,7 @@ impl Ports {
             vlans: Vec::new(),
             settings: settings.clone(),
             device: Some(uplink.device.as_str().to_owned()),
+            overlay: None,
             tally: None,
             endpoint: Some(endpoint),
             mtu: settings.mtu.unwrap_or(mtu),
@@ -397,6 +413,7 @@ impl Ports {
             settings: settings.clone(),
             endpoint,
             device: None,
+            overlay: None,
             tally: place.owner.map(|(uid, _)| self.tally_of(uid)),
             mtu,
             rings: 0,
@@ -502,24 +519,29 @@ impl Ports {
             return Ok(());
         };
         let bridge = self.bridge(&member.bridge)?;
-        let (id, bridge, filtering) = (member.id, bridge.id, bridge.filtering);
-        for (key, flags) in self.fixed_entries(name, filtering) {
-            self.enter(bridge, key, id, flags)?;
+        let (bridge, filtering) = (bridge.id, bridge.filtering);
+        for (key, place, flags) in self.fixed_entries(name, filtering) {
+            self.enter(bridge, key, place, flags)?;
         }
         Ok(())
     }
 
-    /// A member's own address and the static entries that point to it.
-    fn fixed_entries(&self, name: &Name, filtering: bool) -> Vec<(Key, EntryFlags)> {
+    /// A member's own address and the static entries that point to it, each with its place: the member, or an overlay's target.
+    fn fixed_entries(&self, name: &Name, filtering: bool) -> Vec<(Key, u16, EntryFlags)> {
         let Some(member) = self.members.get(name) else {
             return Vec::new();
         };
         let key = |vlan, mac: MacAddr| Key::from_octets(vlan, mac.0);
-        let mut entries = own_entries(member, filtering);
+        let own = own_entries(member, filtering).into_iter();
+        let mut entries: Vec<_> = own.map(|(key, flags)| (key, member.id, flags)).collect();
         let statics = self.bridges.get(&member.bridge).map(|b| &b.statics);
         for entry in statics.into_iter().flatten().filter(|e| e.member == *name) {
             let vlan = if filtering { entry.vlan } else { 0 };
-            entries.push((key(vlan, entry.mac), flags_of(entry.kind)));
+            let place = match &member.overlay {
+                None => Some(member.id),
+                Some(overlay) => entry.target.and_then(|to| overlay.place_of(vlan, to)),
+            };
+            entries.extend(place.map(|place| (key(vlan, entry.mac), place, flags_of(entry.kind))));
         }
         entries
     }
@@ -573,17 +595,21 @@ impl Ports {
     }
 
     pub fn fdb_add(&mut self, entry: &StaticEntry) -> Result<(), BackendError> {
-        let Some(id) = self.members.get(&entry.member).map(|m| m.id) else {
+        let Some(mut place) = self.members.get(&entry.member).map(|m| m.id) else {
             return Err(BackendError::Host(format!(
                 "the data plane has no member `{}`",
                 entry.member
             )));
         };
+        if let Some(to) = entry.target {
+            self.edit.overlays.insert(entry.member.clone());
+            place = self.target_of(&entry.member, entry.vlan, to)?;
+        }
         let bridge = self.bridge(&entry.bridge)?;
         let key = static_key(bridge, entry);
         self.edit.note_key(&entry.bridge, key);
         let bridge = self.bridge(&entry.bridge)?.id;
-        self.enter(bridge, key, id, flags_of(entry.kind))?;
+        self.enter(bridge, key, place, flags_of(entry.kind))?;
         if let Some(bridge) = self.bridges.get_mut(&entry.bridge) {
             bridge.statics.retain(|e| e.key() != entry.key());
             bridge.statics.push(entry.clone());
@@ -599,6 +625,9 @@ impl Ports {
         self.edit.note_key(&entry.bridge, key);
         if let Some(bridge) = self.bridges.get_mut(&entry.bridge) {
             bridge.statics.retain(|e| e.key() != entry.key());
+        }
+        if entry.target.is_some() {
+            self.edit.overlays.insert(entry.member.clone());
         }
         Ok(())
     }
@@ -653,25 +682,35 @@ impl Ports {
         n
     }
 
-    /// Members by number: their names, and whether they are locked.
-    fn names(&self) -> BTreeMap<u16, (&Name, bool)> {
-        let named = |(name, m): (_, &MemberState)| (m.id, (name, m.settings.locked));
-        self.members.iter().map(named).collect()
+    /// Who is at each place.
+    fn holders(&self) -> BTreeMap<u16, Holder<'_>> {
+        let mut holders = BTreeMap::new();
+        for (name, member) in self.members.iter() {
+            let at = |target| Holder {
+                name,
+                is_locked: member.settings.locked,
+                target,
+            };
+            holders.insert(member.id, at(None));
+            let places = member.overlay.iter().flat_map(|overlay| overlay.places());
+            holders.extend(places.map(|(place, to)| (place, at(Some(to)))));
+        }
+        holders
     }
 
     pub fn fdb_show(&mut self, bridge: &Name, query: &FdbQuery) -> FdbPage {
         let Ok(state) = self.bridge(bridge) else {
             return FdbPage::default();
         };
-        let names = self.names();
+        let holders = self.holders();
         let mut entries: Vec<_> = self
             .plane
             .fdb_entries(state.id)
             .unwrap_or_default()
             .iter()
             .filter_map(|e| {
-                let (name, locked) = *names.get(&e.member)?;
-                Some(translate::fdb_entry(e, name.clone(), locked))
+                let holder = holders.get(&e.member)?;
+                Some(translate::fdb_entry(e, holder))
             })
             .filter(|e| query.member.as_ref().is_none_or(|m| e.member == *m))
             .filter(|e| query.vlan.is_none_or(|v| e.vlan == v))
@@ -688,14 +727,14 @@ impl Ports {
         let Ok(bridge) = self.bridge(bridge) else {
             return Vec::new();
         };
-        let names = self.names();
+        let holders = self.holders();
         let entries = self.plane.fdb_entries(bridge.id).unwrap_or_default();
         entries
             .iter()
             .filter(|e| addresses.contains(&MacAddr(e.key.octets())))
             .filter_map(|e| {
-                let (name, locked) = *names.get(&e.member)?;
-                Some(translate::fdb_entry(e, name.clone(), locked))
+                let holder = holders.get(&e.member)?;
+                Some(translate::fdb_entry(e, holder))
             })
             .filter(|e| matches!(e.kind, FdbKind::Learned | FdbKind::Sticky))
             .collect()
@@ -726,6 +765,9 @@ impl Ports {
         let Some(member) = self.members.get(name) else {
             return Status::default();
         };
+        if let Some(overlay) = &member.overlay {
+            return self.overlay_status(member, overlay);
+        }
         let live = member.endpoint.as_ref().map(|e| e.status());
         let (state, reason) = match &live {
             Some(s) if s.up => (State::Up, None),

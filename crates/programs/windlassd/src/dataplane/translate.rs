@@ -24,6 +24,7 @@ use windlass_worker::{MemberTuning, Spin};
 use super::firewalls::Firewalls;
 use super::guest::{self, RingProgress};
 use super::host::Device;
+use super::ports::Holder;
 use crate::backend::{BackendError, Place};
 
 /// Polling before sleep where the property says `auto`: a wake-up costs 35 us and more, which a memory ring's spin of
@@ -362,20 +363,21 @@ pub fn drops(totals: &[u64; Drop::COUNT]) -> BTreeMap<String, u64> {
     drops.map(|(why, n)| (why.name().to_owned(), *n)).collect()
 }
 
-/// An entry of a table as it is shown; `locked`: its member is.
-pub fn fdb_entry(entry: &Entry, member: Name, locked: bool) -> FdbEntry {
+/// An entry of a table as it is shown.
+pub fn fdb_entry(entry: &Entry, holder: &Holder<'_>) -> FdbEntry {
     let kind = match entry.flags {
         f if f == EntryFlags::LOCAL => FdbKind::Own,
         f if f.is_static() => FdbKind::Static,
         f if f.is_sticky() => FdbKind::Sticky,
-        _ if locked => FdbKind::Locked,
+        _ if holder.is_locked => FdbKind::Locked,
         _ => FdbKind::Learned,
     };
     FdbEntry {
         vlan: entry.key.vid(),
         mac: MacAddr(entry.key.octets()),
-        member,
+        member: holder.name.clone(),
         kind,
+        target: holder.target,
         age_s: matches!(kind, FdbKind::Learned | FdbKind::Locked)
             .then_some((entry.age_ms / 1000) as u32),
     }

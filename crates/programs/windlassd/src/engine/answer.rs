@@ -7,14 +7,15 @@ use rustix::time::{ClockId, clock_gettime};
 use windlass_api::{
     BridgeStats, BridgeView, Counters, DaemonView, Document, ErrorBody, ErrorCode, FdbPage,
     FdbQuery, Flow, FlowView, Flushed, MacAddr, Member, MemberStats, MigrationCheck,
-    MigrationChecked, Moved, Name, RuleView, State, Stats, Status, Uplink, UplinkView, Vnic,
-    VnicView, WorkerMove, WorkerStats, Zone, ZoneView,
+    MigrationChecked, Moved, Name, Overlay, OverlayView, RuleView, State, Stats, Status,
+    TargetQuery, TargetView, Uplink, UplinkView, Vnic, VnicView, WorkerMove, WorkerStats, Zone,
+    ZoneView,
 };
 
 use super::Engine;
 use super::owners::vnics_in;
 use crate::authority::Peer;
-use crate::backend::Place;
+use crate::backend::{OverlayCounts, Place};
 use crate::log::{self, Source};
 use crate::metrics::Sample;
 use crate::shares::{Share, configured_in};
@@ -59,10 +60,10 @@ impl Engine {
         names.iter().zip(live).map(status).collect()
     }
 
-    /// The uplinks and VNICs that the peer may see.
+    /// The members of bridges that the peer may see.
     pub(super) fn seen_by(&self, peer: &Peer) -> impl Iterator<Item = Member<'_>> {
         self.document.members().filter(move |member| match member {
-            Member::Uplink(_) => peer.sees_host(),
+            Member::Uplink(_) | Member::Overlay(_) => peer.sees_host(),
             Member::Vnic(vnic) => peer.sees_vnic(vnic, &self.document),
         })
     }
@@ -141,6 +142,58 @@ impl Engine {
             counters,
         };
         views.map(view).collect()
+    }
+
+    /// Overlays, for an operator.
+    pub fn overlay_views(&self, peer: &Peer, overlays: &[Overlay]) -> Vec<OverlayView> {
+        let seen = overlays.iter().filter(|_| peer.sees_host());
+        let seen: Vec<_> = seen.cloned().collect();
+        let names: Vec<_> = seen.iter().map(|overlay| overlay.name.clone()).collect();
+        let counts = self.backend.overlay_counts(&names);
+        let views = seen.into_iter().zip(self.live(&names)).zip(counts);
+        let view =
+            |((config, (status, counters)), counts): ((_, (_, _)), OverlayCounts)| OverlayView {
+                config,
+                status,
+                targets: counts.targets,
+                addresses: counts.addresses,
+                counters,
+            };
+        views.map(view).collect()
+    }
+
+    /// The targets of an overlay, for an operator.
+    ///
+    /// # Errors
+    /// There is no such overlay, or the peer is no operator.
+    pub fn targets(
+        &self,
+        peer: &Peer,
+        overlay: &str,
+        query: &TargetQuery,
+    ) -> Result<Vec<TargetView>, ErrorBody> {
+        let name = self.seen_overlay(peer, overlay)?;
+        Ok(self.backend.targets(&name, query))
+    }
+
+    /// Forgets what frames or a plugin's answers have told of targets; how many addresses.
+    ///
+    /// # Errors
+    /// As [`Self::targets`].
+    pub fn flush_targets(
+        &mut self,
+        peer: &Peer,
+        overlay: &str,
+        query: &TargetQuery,
+    ) -> Result<u64, ErrorBody> {
+        let name = self.seen_overlay(peer, overlay)?;
+        Ok(self.backend.flush_targets(&name, query))
+    }
+
+    fn seen_overlay(&self, peer: &Peer, name: &str) -> Result<Name, ErrorBody> {
+        let overlay = self.document.overlay(name).filter(|_| peer.sees_host());
+        let overlay = overlay.ok_or_else(|| no_such("overlay", name))?;
+        Ok(overlay.name.clone())
     }
 
     /// Those VNICs that the peer may see, as it sees them.
@@ -335,6 +388,7 @@ impl Engine {
         let members = stats.members.iter();
         let names: Vec<_> = members.map(|member| member.name.clone()).collect();
         let states = self.statuses(&names).into_iter();
+        let overlays = self.document.overlays.iter();
         let zones = self.document.vnics.iter().map(|vnic| {
             let zone = vnic.zone.name().map(Name::to_string);
             (vnic.name.clone(), zone.unwrap_or_default())
@@ -343,6 +397,7 @@ impl Engine {
             daemon: self.daemon_view(peer),
             states: states.map(|status| status.state).collect(),
             zones: zones.collect(),
+            overlays: overlays.map(|overlay| overlay.name.clone()).collect(),
             flows: self.flow_views(peer, &self.document.flows),
             stats,
         }
@@ -367,7 +422,7 @@ impl Engine {
         let moved = match (&what.member, &what.bridge) {
             (Some(member), None) => {
                 let is_there = self.document.member(member.as_str()).is_some();
-                let missing = || no_such("uplink or VNIC", member.as_str());
+                let missing = || no_such("member", member.as_str());
                 is_there.then_some(()).ok_or_else(missing)?;
                 self.backend.move_rings(member, what.ring, worker)?
             }

@@ -1,8 +1,8 @@
 //! How the engine makes a change, and undoes it.
 
 use windlass_api::{
-    Applied, Change, Document, ErrorBody, ErrorCode, MacAddr, Name, Object, Vnic, Zone, diff,
-    validate,
+    Applied, Change, Document, ErrorBody, ErrorCode, MacAddr, Member, Name, Object, Vnic, Zone,
+    diff, validate,
 };
 
 use super::Engine;
@@ -215,6 +215,7 @@ impl Engine {
             Object::Zone(zone) => self.make_zone(zone),
             Object::Bridge(bridge) => self.backend.create_bridge(bridge),
             Object::Uplink(uplink) => self.backend.create_uplink(uplink),
+            Object::Overlay(overlay) => self.backend.create_overlay(overlay),
             Object::Vnic(vnic) => {
                 let place = self.place_of(vnic);
                 self.backend.create_vnic(vnic, &place)
@@ -236,6 +237,14 @@ impl Engine {
                     return Ok(());
                 }
                 self.backend.set_uplink(old, new)
+            }
+            (Object::Overlay(old), Object::Overlay(new)) => {
+                if self.failed.contains_key(&new.name) {
+                    self.backend.create_overlay(new)?;
+                    self.failed.remove(&new.name);
+                    return Ok(());
+                }
+                self.backend.set_overlay(old, new)
             }
             (Object::Vnic(old), Object::Vnic(new)) => {
                 let place = self.place_of(new);
@@ -322,6 +331,11 @@ impl Engine {
                 self.forget(&uplink.name);
                 Ok(())
             }
+            Object::Overlay(overlay) => {
+                self.backend.delete_overlay(overlay)?;
+                self.forget(&overlay.name);
+                Ok(())
+            }
             Object::Vnic(vnic) => {
                 let place = self.place_of(vnic);
                 self.backend.delete_vnic(vnic, &place)?;
@@ -342,6 +356,7 @@ impl Engine {
     fn remember_failure(&mut self, object: &Object, error: &BackendError) {
         let name = match object {
             Object::Uplink(uplink) => &uplink.name,
+            Object::Overlay(overlay) => &overlay.name,
             Object::Vnic(vnic) => &vnic.name,
             Object::Zone(_)
             | Object::Bridge(_)
@@ -401,12 +416,11 @@ impl Engine {
         let names: Vec<_> = self.failed.keys().cloned().collect();
         self.backend.begin_edit();
         for name in names {
-            let object = match self.document.vnic(name.as_str()) {
-                Some(vnic) => Object::Vnic(vnic.clone()),
-                None => match self.document.uplink(name.as_str()) {
-                    Some(uplink) => Object::Uplink(uplink.clone()),
-                    None => continue,
-                },
+            let object = match self.document.member(name.as_str()) {
+                Some(Member::Vnic(vnic)) => Object::Vnic(vnic.clone()),
+                Some(Member::Uplink(uplink)) => Object::Uplink(uplink.clone()),
+                Some(Member::Overlay(overlay)) => Object::Overlay(overlay.clone()),
+                None => continue,
             };
             match self.create(&object) {
                 Ok(()) => {

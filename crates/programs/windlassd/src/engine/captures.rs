@@ -110,7 +110,7 @@ fn captured(
     document: &Document,
 ) -> Result<CaptureKind, ErrorBody> {
     let name = request.link.as_str();
-    let missing = || no_such("VNIC, uplink or bridge", name);
+    let missing = || no_such("VNIC, uplink, overlay or bridge", name);
     match document.member(name) {
         Some(Member::Vnic(vnic)) => {
             if !peer.sees_vnic(vnic, document) {
@@ -132,7 +132,9 @@ fn captured(
                 _ => Ok(CaptureKind::Member),
             }
         }
-        Some(Member::Uplink(_)) if peer.sees_host() && request.zone.is_none() => {
+        Some(Member::Uplink(_) | Member::Overlay(_))
+            if peer.sees_host() && request.zone.is_none() =>
+        {
             Ok(CaptureKind::Member)
         }
         _ => {

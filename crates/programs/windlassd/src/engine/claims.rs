@@ -148,6 +148,9 @@ fn granted(
         Member::Uplink(_) => refused(format!(
             "{mac} was learned behind uplink \"{name}\": only an operator may give it to a VNIC"
         )),
+        Member::Overlay(_) => refused(format!(
+            "{mac} was learned behind overlay \"{name}\": if it has left its host, `windlass overlay target flush {name} --mac {mac}`"
+        )),
         Member::Vnic(_) => refused(format!(
             "{mac} was learned behind VNIC \"{name}\": if it has left, `windlass fdb delete {bridge} {mac}`"
         )),

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
-use windlass_api::{Change, ErrorBody, ErrorCode, Name, Object, State, Status, Uplink, Vnic};
+use windlass_api::{
+    Change, ErrorBody, ErrorCode, Member, Name, Object, Overlay, State, Status, Uplink, Vnic,
+};
 
 use super::Engine;
 use crate::authority::Peer;
@@ -87,8 +89,11 @@ impl Engine {
             let Change::Create { to } = change else {
                 continue;
             };
-            let (Object::Vnic(Vnic { name, .. }) | Object::Uplink(Uplink { name, .. })) = to else {
-                continue;
+            let name = match to {
+                Object::Vnic(Vnic { name, .. }) => name,
+                Object::Uplink(Uplink { name, .. }) => name,
+                Object::Overlay(Overlay { name, .. }) => name,
+                _ => continue,
             };
             let status = self.status(name);
             if status.state == State::Waiting {
@@ -109,7 +114,11 @@ impl Engine {
             return;
         }
         let zone = zone.map_or_else(String::new, |zone| zone.to_string());
-        let kind = if vnic.is_some() { "vnic" } else { "uplink" };
+        let kind = match self.document.member(name.as_str()) {
+            Some(Member::Vnic(_)) => "vnic",
+            Some(Member::Overlay(_)) => "overlay",
+            Some(Member::Uplink(_)) | None => "uplink",
+        };
         let reason = now.reason.as_deref().unwrap_or_default();
         let was_up = before.is_some_and(|before| before.state == State::Up);
         match now.state {

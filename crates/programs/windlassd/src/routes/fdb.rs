@@ -42,6 +42,7 @@ pub async fn add(
                 mac,
                 member,
                 kind,
+                target,
             } = add;
             let untagged = || match found.settings().vlan_filtering {
                 true => document
@@ -56,6 +57,7 @@ pub async fn add(
                 mac,
                 member,
                 kind,
+                target,
             };
             if document.fdb.iter().any(|other| other.key() == entry.key()) {
                 let message = format!("bridge \"{bridge}\" has an entry {mac} vlan {vlan} already");

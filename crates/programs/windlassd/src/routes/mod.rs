@@ -5,6 +5,7 @@ mod fdb;
 mod live;
 mod objects;
 pub mod openapi;
+mod overlays;
 mod vnds;
 
 use axum::Router;
@@ -13,7 +14,7 @@ use windlass_api::{ErrorBody, ErrorCode};
 
 use crate::http::{App, Failure};
 use crate::shares::counted;
-use objects::{Bridges, Flows, Kind, Uplinks, Vnics, Zones};
+use objects::{Bridges, Flows, Kind, Overlays, Uplinks, Vnics, Zones};
 
 fn objects<K: Kind>(router: Router<App>) -> Router<App> {
     let collection = format!("/v1/{}", K::PATH);
@@ -53,8 +54,11 @@ pub fn router(app: App) -> Router {
     let router = objects::<Zones>(Router::new());
     let router = objects::<Bridges>(router);
     let router = objects::<Uplinks>(router);
+    let router = objects::<Overlays>(router);
     let router = objects::<Vnics>(router);
     objects::<Flows>(router)
+        .route("/v1/overlays/{name}/targets", get(overlays::targets))
+        .route("/v1/overlays/{name}/targets/flush", post(overlays::flush))
         .route("/v1/vnds", get(vnds::list).post(vnds::create))
         .route(
             "/v1/vnds/{zone}/{name}",

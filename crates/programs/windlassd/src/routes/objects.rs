@@ -1,4 +1,4 @@
-//! Zones, bridges, uplinks, VNICs and flows: one set of handlers for all kinds of objects.
+//! Zones, bridges, uplinks, overlays, VNICs and flows: one set of handlers for all kinds of objects.
 
 use axum::Extension;
 use axum::extract::State;
@@ -7,8 +7,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use windlass_api::{
     Applied, Bridge, BridgePatch, BridgeView, Document, ErrorBody, ErrorCode, Flow, FlowPatch,
-    FlowView, Name, Uplink, UplinkPatch, UplinkView, Vnic, VnicPatch, VnicView, Zone, ZonePatch,
-    ZoneView,
+    FlowView, Name, Overlay, OverlayPatch, OverlayView, Uplink, UplinkPatch, UplinkView, Vnic,
+    VnicPatch, VnicView, Zone, ZonePatch, ZoneView,
 };
 
 use crate::authority::Peer;
@@ -135,9 +135,7 @@ impl Kind for Bridges {
             &format!("bridge \"{name}\""),
             members.map(|member| member.name()),
         )?;
-        for zone in &mut document.zones {
-            zone.bridges.retain(|bridge| *bridge != *name);
-        }
+        document.release_bridge(name);
         Ok(())
     }
 }
@@ -168,6 +166,49 @@ impl Kind for Uplinks {
         engine.uplink_views(peer, all)
     }
     fn release(document: &mut Document, name: &str) -> Result<(), ErrorBody> {
+        document.release_member(name);
+        Ok(())
+    }
+}
+
+/// The overlays.
+pub enum Overlays {}
+
+impl Kind for Overlays {
+    type Config = Overlay;
+    type Patch = OverlayPatch;
+    type View = OverlayView;
+    const WORD: &'static str = "overlay";
+    const PATH: &'static str = "overlays";
+
+    fn list(document: &Document) -> &Vec<Overlay> {
+        &document.overlays
+    }
+    fn list_mut(document: &mut Document) -> &mut Vec<Overlay> {
+        &mut document.overlays
+    }
+    fn name(config: &Overlay) -> &Name {
+        &config.name
+    }
+    fn patch(patch: OverlayPatch, config: &mut Overlay) {
+        patch.apply(config);
+    }
+    fn views(engine: &Engine, peer: &Peer, all: &[Overlay]) -> Vec<OverlayView> {
+        engine.overlay_views(peer, all)
+    }
+    fn release(document: &mut Document, name: &str) -> Result<(), ErrorBody> {
+        let own = document
+            .overlay(name)
+            .is_some_and(|overlay| overlay.bridge.is_none());
+        if own {
+            let others = document.members().filter(|member| *member.name() != *name);
+            let others = others.filter(|member| *member.bridge() == *name);
+            in_use(
+                &format!("overlay \"{name}\""),
+                others.map(|member| member.name()),
+            )?;
+            document.release_bridge(name);
+        }
         document.release_member(name);
         Ok(())
     }

@@ -10,8 +10,9 @@ use serde_json::{Map, Value, json};
 use windlass_api::{
     Applied, Bridge, BridgePatch, BridgeView, DaemonView, Document, ErrorBody, FdbAdd, FdbPage,
     FdbQuery, Flow, FlowPatch, FlowView, Flushed, MigrationCheck, MigrationChecked, MonitorEvent,
-    Moved, RecentDrops, RuleView, Stats, Uplink, UplinkPatch, UplinkView, VndCreate, VndPatch,
-    VndView, Vnic, VnicPatch, VnicView, WorkerMove, WorkerStats, Zone, ZonePatch, ZoneView,
+    Moved, Overlay, OverlayPatch, OverlayView, RecentDrops, RuleView, Stats, TargetQuery,
+    TargetView, Uplink, UplinkPatch, UplinkView, VndCreate, VndPatch, VndView, Vnic, VnicPatch,
+    VnicView, WorkerMove, WorkerStats, Zone, ZonePatch, ZoneView,
 };
 
 use super::document::ApplyQuery;
@@ -123,6 +124,12 @@ fn object_operations(list: &mut Vec<Operation>) {
         view: of::<UplinkView>,
         views: of::<Vec<UplinkView>>,
     };
+    let overlay = Schemas {
+        config: of::<Overlay>,
+        patch: of::<OverlayPatch>,
+        view: of::<OverlayView>,
+        views: of::<Vec<OverlayView>>,
+    };
     let vnic = Schemas {
         config: of::<Vnic>,
         patch: of::<VnicPatch>,
@@ -139,11 +146,30 @@ fn object_operations(list: &mut Vec<Operation>) {
         ("zone", zone),
         ("bridge", bridge),
         ("uplink", uplink),
+        ("overlay", overlay),
         ("vnic", vnic),
         ("flow", flow),
     ] {
         objects(list, word, &schemas);
     }
+}
+
+fn overlay_operations(list: &mut Vec<Operation>) {
+    list.extend([
+        operation(
+            "get",
+            "/v1/overlays/{name}/targets",
+            "Show the targets of an overlay, and the addresses behind them.",
+            of::<Vec<TargetView>>,
+        ),
+        operation(
+            "post",
+            "/v1/overlays/{name}/targets/flush",
+            "Forget learned addresses behind targets, and answers of a plugin.",
+            of::<Flushed>,
+        )
+        .body(of::<TargetQuery>),
+    ]);
 }
 
 fn vnd_operations(list: &mut Vec<Operation>) {
@@ -234,6 +260,7 @@ fn live_operations(list: &mut Vec<Operation>) {
 fn operations() -> Vec<Operation> {
     let mut list = Vec::new();
     object_operations(&mut list);
+    overlay_operations(&mut list);
     vnd_operations(&mut list);
     let fdb = "/v1/bridges/{name}/fdb";
     let applied = of::<Applied>;

@@ -75,6 +75,8 @@ pub(super) struct Edit {
     changed: BTreeMap<Name, Rules>,
     /// Fixed entries that may be of nobody after the edit, by bridge.
     keys: BTreeMap<Name, BTreeSet<Key>>,
+    /// Overlays of which entries made by hand were changed.
+    pub(super) overlays: BTreeSet<Name>,
     /// VNICs whose flows were changed.
     pub(super) flows: BTreeSet<Name>,
     /// Kernel interfaces that are to be changed: what they are, and what they are to be.
@@ -173,6 +175,7 @@ impl Ports {
         for (name, keys) in edit.keys {
             self.forget_fixed(&name, keys);
         }
+        self.end_overlays(edit.overlays);
         for (_, mut endpoint) in edit.left {
             endpoint.delete();
         }
@@ -205,7 +208,7 @@ impl Ports {
             return;
         };
         let filtering = self.bridges.get(&bridge).is_some_and(|b| b.filtering);
-        for (key, _) in self.fixed_entries(name, filtering) {
+        for (key, ..) in self.fixed_entries(name, filtering) {
             self.edit.note_key(&bridge, key);
         }
     }

@@ -96,6 +96,7 @@ impl Ports {
         self.run_trees();
         self.run_neighbours();
         self.run_snoops();
+        self.run_overlays();
     }
 
     /// Looks once for each namespace, not for each endpoint that is to be in it.
@@ -211,7 +212,7 @@ impl Ports {
         let look = draining.then(|| Instant::now() + DRAIN_LOOK);
         let others = self.clash_at().into_iter().chain(self.trees_due());
         let others = others.chain(self.snoops_due()).chain(self.neighbours_due());
-        let others = others.chain(self.leases_due());
+        let others = others.chain(self.leases_due()).chain(self.overlays_due());
         let deadline = look.into_iter().chain(others).min();
         self.watch.wait(events, deadline)
     }

@@ -1,0 +1,680 @@
+//! Overlays: members whose frames go through tunnels, and what is known of their targets.
+//!
+//! # Model
+//! An overlay is a member without an endpoint. It has a tunnel endpoint ([`Vtep`]), which overlays at one address share, and targets:
+//! a place in the data plane for each remote host and network. A target is there while it gets what is flooded or an address is
+//! behind it.
+//!
+//! What is entered by hand stands in the bridge's static entries, what the search told in [`Overlay::pushed`]; of both, the former
+//! holds. What is learned only the forwarding table knows.
+//!
+//! # States
+//! *Online*; *degraded*, with a sentence: the underlay address is missing, the search is in trouble, a datagram cannot be sent. A
+//! degraded overlay goes on with what it knows, and with the underlay address as soon as it is there.
+//!
+//! # Failure modes
+//! An underlay address that is missing is looked for every second. The member is there meanwhile, without a tunnel: frames for it are
+//! dropped as `not-ready`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use windlass_api::{
+    Counters, MacAddr, Name, Object, OverlaySettings, Search, State, Status, TargetKind,
+    TargetQuery, TargetView,
+};
+use windlass_attach::vxlan::{Tos, Vtep, VtepConf};
+use windlass_overlay::Vni;
+use windlass_sys::netns::{NetnsRef, within};
+use windlass_worker::dataplane::overlays::{OverlayTuning, SourceCheck, TargetTuning, Unknown};
+
+use super::edit::End;
+use super::heard::Heard;
+use super::{MemberState, Ports, failed, member_limits};
+use crate::backend::{BackendError, OverlayCounts};
+use crate::dataplane::translate::{self, mac_word};
+
+/// Time from one try to open a tunnel endpoint to the next.
+const RETRY: Duration = Duration::from_secs(1);
+/// MTU of a path of which nothing is known, in bytes.
+const PATH_MTU: u32 = 1500;
+
+/// A remote host in one network: its place is a target of the data plane.
+type TargetKey = (u32, SocketAddr);
+
+/// A target, while somebody uses it.
+struct Target {
+    place: u16,
+    floods: bool,
+    /// Addresses behind it that were told.
+    pushed: u32,
+}
+
+/// What the search told of an address.
+pub(super) struct Pushed {
+    target: TargetKey,
+    ips: Vec<IpAddr>,
+}
+
+/// Behind which remote host an address is, and the IP addresses that it has.
+pub(super) struct Behind {
+    pub(super) to: SocketAddr,
+    pub(super) ips: Vec<IpAddr>,
+}
+
+/// What an overlay is beside a member.
+pub(super) struct Overlay {
+    search: Search,
+    settings: OverlaySettings,
+    /// VLAN (0 where the bridge does not filter) and network identifier.
+    networks: Vec<(u16, u32)>,
+    vtep: Option<Arc<Vtep>>,
+    /// Why it has no tunnel endpoint.
+    missing: Option<String>,
+    /// What is wrong with the search.
+    trouble: Option<String>,
+    targets: BTreeMap<TargetKey, Target>,
+    /// Those of them that nobody may use any more.
+    idle: BTreeSet<TargetKey>,
+    pub(super) pushed: BTreeMap<(u16, MacAddr), Pushed>,
+}
+
+impl Overlay {
+    fn new(conf: &windlass_api::Overlay, filters: bool) -> Overlay {
+        let settings = conf.settings();
+        Overlay {
+            search: conf.search,
+            networks: settings.networks(filters),
+            settings,
+            vtep: None,
+            missing: None,
+            trouble: None,
+            targets: BTreeMap::new(),
+            idle: BTreeSet::new(),
+            pushed: BTreeMap::new(),
+        }
+    }
+
+    /// Largest inner packet, in bytes.
+    fn mtu(&self) -> u32 {
+        let overhead = match self.settings.listen {
+            Some(listen) if listen.is_ipv6() => windlass_api::overlay::OVERHEAD_V6,
+            _ => windlass_api::overlay::OVERHEAD_V4,
+        };
+        self.settings.mtu.unwrap_or(PATH_MTU - overhead)
+    }
+
+    fn vni_of(&self, vlan: u16) -> Option<u32> {
+        let network = self.networks.iter().find(|(own, _)| *own == vlan);
+        network.map(|(_, vni)| *vni)
+    }
+
+    fn vlan_of(&self, vni: u32) -> Option<u16> {
+        let network = self.networks.iter().find(|(_, own)| *own == vni);
+        network.map(|(vlan, _)| *vlan)
+    }
+
+    /// The targets that get what is flooded.
+    fn floods(&self) -> BTreeSet<TargetKey> {
+        let settings = &self.settings;
+        let port = settings.listen.map_or(0, |listen| listen.port());
+        let hosts: Vec<SocketAddr> = match (self.search, settings.group) {
+            (Search::Direct, _) => settings.direct.into_iter().collect(),
+            (Search::Learn, Some(group)) => vec![SocketAddr::new(group, port)],
+            (Search::Learn, None) => settings.remotes.with_port(port),
+            _ => Vec::new(),
+        };
+        let vnis = self.networks.iter().map(|(_, vni)| *vni);
+        let all = vnis.flat_map(|vni| hosts.iter().map(move |host| (vni, *host)));
+        all.collect()
+    }
+
+    /// Whether every target gets what is flooded.
+    fn floods_all(&self) -> bool {
+        self.settings.broadcasts || self.settings.unknown == windlass_api::Unknown::Flood
+    }
+
+    fn tuning(&self, vtep: Arc<Vtep>, member: windlass_worker::MemberTuning) -> OverlayTuning {
+        let settings = &self.settings;
+        OverlayTuning {
+            vtep,
+            vnis: self
+                .networks
+                .iter()
+                .filter_map(|(vlan, vni)| Some((*vlan, Vni::new(*vni)?)))
+                .collect(),
+            keep_inner_tag: settings.keeps_tag,
+            unknown: match settings.unknown {
+                windlass_api::Unknown::Drop => Unknown::Drop,
+                windlass_api::Unknown::Flood => Unknown::Flood,
+                windlass_api::Unknown::Lookup => Unknown::Lookup,
+            },
+            broadcast: settings.broadcasts,
+            source_check: match (settings.is_open, settings.is_strict) {
+                (true, _) => SourceCheck::Open,
+                (false, true) => SourceCheck::Strict,
+                (false, false) => SourceCheck::Vtep,
+            },
+            learn: settings.learns,
+            mtu: self.mtu() as u16,
+            member,
+        }
+    }
+
+    fn target_tuning(&self, key: TargetKey, floods: bool) -> Option<TargetTuning> {
+        Some(TargetTuning {
+            to: key.1,
+            vni: Vni::new(key.0)?,
+            bum: floods,
+            mtu: self.mtu() as u16,
+        })
+    }
+}
+
+/// Opens a tunnel endpoint.
+fn open(settings: &OverlaySettings, listen: SocketAddr, workers: u16) -> Result<Arc<Vtep>, String> {
+    let conf = VtepConf {
+        local: listen,
+        ttl: settings.ttl,
+        tos: settings.tos.map_or(Tos::Inherit, Tos::Fixed),
+        ports: settings.ports,
+    };
+    let opened = match &settings.netns {
+        None => Vtep::open(&conf, workers),
+        Some(name) => {
+            let namespace = NetnsRef::open(name).map_err(|error| error.to_string())?;
+            within(&namespace, || Vtep::open(&conf, workers)).map_err(|error| error.to_string())?
+        }
+    };
+    opened.map_err(|error| format!("{listen}: {error}"))
+}
+
+impl Ports {
+    pub fn create_overlay(&mut self, overlay: &windlass_api::Overlay) -> Result<(), BackendError> {
+        let object = Object::Overlay(overlay.clone());
+        if self.take_back(&overlay.name, &object)? {
+            return Ok(());
+        }
+        let bridge = self.bridge(overlay.bridge())?;
+        let (bridge, filters) = (bridge.id, bridge.filtering);
+        let settings = overlay.member();
+        let state = Overlay::new(overlay, filters);
+        let conf = translate::member_conf(&settings, 0, state.mtu());
+        let tuning = translate::tuning(&settings, &mut self.firewalls)?;
+        let id = self
+            .plane
+            .add_member(bridge, conf, tuning)
+            .map_err(failed)?;
+        let state = MemberState {
+            id,
+            bridge: overlay.bridge().clone(),
+            own: None,
+            zone: None,
+            vlans: Vec::new(),
+            mtu: state.mtu(),
+            settings,
+            endpoint: None,
+            device: None,
+            overlay: Some(Box::new(state)),
+            tally: None,
+            rings: 0,
+            heard: Heard::default(),
+            carried: Counters::default(),
+        };
+        self.enter_limits(id, &state.bridge, member_limits(&state))?;
+        self.members.insert(overlay.name.clone(), state);
+        self.capture_new(&overlay.name);
+        self.edit.made.push(overlay.name.clone());
+        self.begin_overlay(&overlay.name).inspect_err(|_| {
+            let aside = self.set_aside(&overlay.name, object, End::Drop);
+            self.put_back(&overlay.name, aside);
+        })
+    }
+
+    pub fn set_overlay(
+        &mut self,
+        from: &windlass_api::Overlay,
+        to: &windlass_api::Overlay,
+    ) -> Result<(), BackendError> {
+        self.put_overlay(to).inspect_err(|_| {
+            let back = self.put_overlay(from);
+            self.put_back(&to.name, back);
+        })
+    }
+
+    pub fn delete_overlay(&mut self, overlay: &windlass_api::Overlay) -> Result<(), BackendError> {
+        let object = Object::Overlay(overlay.clone());
+        self.set_aside(&overlay.name, object, End::Delete)
+    }
+
+    /// Gives an overlay the properties that are written there. What is known of addresses stays, but for networks that it has no more.
+    fn put_overlay(&mut self, overlay: &windlass_api::Overlay) -> Result<(), BackendError> {
+        let filters = self.bridge(overlay.bridge())?.filtering;
+        let next = Overlay::new(overlay, filters);
+        let (settings, name) = (overlay.member(), &overlay.name);
+        let conf = translate::member_conf(&settings, 0, next.mtu());
+        self.change_member(name, None, conf, &settings)?;
+        let Some(state) = self.overlay_mut(name) else {
+            return Ok(());
+        };
+        (state.settings, state.networks) = (next.settings, next.networks);
+        let gone: Vec<_> = state.pushed.keys().copied().collect();
+        let networks = state.networks.clone();
+        let gone = gone
+            .into_iter()
+            .filter(|(vlan, _)| !networks.iter().any(|(own, _)| own == vlan));
+        let gone = gone.map(|(vlan, mac)| (vlan, mac, None)).collect();
+        self.push(name, gone)?;
+        self.begin_overlay(name)
+    }
+
+    fn overlay_mut(&mut self, name: &Name) -> Option<&mut Overlay> {
+        self.members.get_mut(name)?.overlay.as_deref_mut()
+    }
+
+    fn overlay(&self, name: &Name) -> Option<&Overlay> {
+        self.members.get(name)?.overlay.as_deref()
+    }
+
+    /// Gives an overlay its tunnel endpoint, if that can be had, and its targets.
+    fn begin_overlay(&mut self, name: &Name) -> Result<(), BackendError> {
+        self.find_vtep(name);
+        let Some(member) = self.members.get(name) else {
+            return Ok(());
+        };
+        let (id, Some(state)) = (member.id, &member.overlay) else {
+            return Ok(());
+        };
+        let Some(vtep) = state.vtep.clone() else {
+            return Ok(());
+        };
+        let conf = translate::member_conf(&member.settings, 0, state.mtu());
+        let tuning = translate::tuning(&member.settings, &mut self.firewalls)?;
+        let tuning = state.tuning(vtep, tuning);
+        self.plane.set_overlay(id, conf, tuning).map_err(failed)?;
+        self.match_floods(name)?;
+        self.renew_places(name)
+    }
+
+    /// Opens an overlay's tunnel endpoint, or shares another one's.
+    fn find_vtep(&mut self, name: &Name) {
+        let Some(state) = self.overlay(name) else {
+            return;
+        };
+        let Some(listen) = state.settings.listen else {
+            return;
+        };
+        let netns = &state.settings.netns;
+        let others = self.members.values().filter_map(|m| m.overlay.as_deref());
+        let shared = others
+            .filter(|o| o.settings.listen == Some(listen) && o.settings.netns == *netns)
+            .find_map(|other| other.vtep.clone());
+        let found = match shared {
+            Some(vtep) => Ok(vtep),
+            None => open(&state.settings, listen, self.cores.len().max(1) as u16),
+        };
+        if let Some(state) = self.overlay_mut(name) {
+            (state.vtep, state.missing) = match found {
+                Ok(vtep) => (Some(vtep), None),
+                Err(why) => (None, Some(why)),
+            };
+        }
+    }
+
+    /// When a tunnel endpoint that is missing is looked for again.
+    pub(super) fn overlays_due(&self) -> Option<Instant> {
+        let overlays = self.members.values().filter_map(|m| m.overlay.as_deref());
+        let waits = overlays.clone().any(|overlay| overlay.vtep.is_none());
+        waits.then(|| self.overlays_at + RETRY)
+    }
+
+    /// Looks for tunnel endpoints that are missing.
+    pub(super) fn run_overlays(&mut self) {
+        if self.overlays_due().is_none_or(|at| Instant::now() < at) {
+            return;
+        }
+        self.overlays_at = Instant::now();
+        let waits = |member: &MemberState| {
+            let overlay = member.overlay.as_deref();
+            overlay.is_some_and(|overlay| overlay.vtep.is_none())
+        };
+        let waiting = self.members.iter().filter(|(_, member)| waits(member));
+        let waiting: Vec<Name> = waiting.map(|(name, _)| name.clone()).collect();
+        for name in waiting {
+            if let Err(error) = self.begin_overlay(&name) {
+                tracing::error!("{name}: {error}");
+            }
+            self.sink.changed(&name);
+        }
+    }
+
+    /// Has exactly those targets get what is flooded that are to.
+    fn match_floods(&mut self, name: &Name) -> Result<(), BackendError> {
+        let Some(state) = self.overlay(name) else {
+            return Ok(());
+        };
+        let (wanted, all) = (state.floods(), state.floods_all());
+        let known = state.targets.keys().copied();
+        for key in known.chain(wanted.iter().copied()).collect::<BTreeSet<_>>() {
+            let floods = wanted.contains(&key);
+            self.want_target(name, key, floods || all)?;
+            if let Some(state) = self.overlay_mut(name)
+                && let Some(target) = state.targets.get_mut(&key)
+            {
+                target.floods = floods;
+                if !floods && target.pushed == 0 {
+                    state.idle.insert(key);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The place of a target, which is made if it is not there.
+    fn want_target(
+        &mut self,
+        name: &Name,
+        key: TargetKey,
+        floods: bool,
+    ) -> Result<u16, BackendError> {
+        let missing = || BackendError::Host(format!("the data plane has no overlay `{name}`"));
+        let member = self.members.get(name).ok_or_else(missing)?;
+        let state = member.overlay.as_deref().ok_or_else(missing)?;
+        let no_network = || BackendError::Host(format!("overlay `{name}` has no VNI {}", key.0));
+        let tuning = state.target_tuning(key, floods).ok_or_else(no_network)?;
+        let (id, known) = (member.id, state.targets.get(&key).map(|t| t.place));
+        if let Some(place) = known {
+            self.plane.set_target(place, tuning).map_err(failed)?;
+            return Ok(place);
+        }
+        let place = self.plane.add_target(id, tuning).map_err(failed)?;
+        if let Some(state) = self.overlay_mut(name) {
+            let target = Target {
+                place,
+                floods: false,
+                pushed: 0,
+            };
+            state.targets.insert(key, target);
+            state.idle.insert(key);
+        }
+        Ok(place)
+    }
+
+    /// The place that a fixed entry of an overlay points to.
+    pub(super) fn target_of(
+        &mut self,
+        name: &Name,
+        vlan: u16,
+        to: SocketAddr,
+    ) -> Result<u16, BackendError> {
+        let state = self.overlay(name);
+        let no_network = || BackendError::Host(format!("overlay `{name}` has no VLAN {vlan}"));
+        let found = state.and_then(|state| Some((state.vni_of(vlan)?, state.floods_all())));
+        let (vni, floods) = found.ok_or_else(no_network)?;
+        self.want_target(name, (vni, to), floods)
+    }
+
+    /// Enters what the search told of addresses: VLAN, address, and the target with the IP addresses behind it; without one, the
+    /// address goes.
+    pub(super) fn push(
+        &mut self,
+        name: &Name,
+        changes: Vec<(u16, MacAddr, Option<Behind>)>,
+    ) -> Result<(), BackendError> {
+        let mut entries = Vec::with_capacity(changes.len());
+        let statics = self.statics_of(name);
+        for (vlan, mac, told) in changes {
+            let key = (vlan, mac);
+            let place = match told {
+                Some(Behind { to, ips }) => {
+                    let place = self.target_of(name, vlan, to)?;
+                    let Some(state) = self.overlay_mut(name) else {
+                        continue;
+                    };
+                    let vni = state.vni_of(vlan).unwrap_or_default();
+                    state.take_pushed(key);
+                    let target = (vni, to);
+                    if let Some(target) = state.targets.get_mut(&target) {
+                        target.pushed += 1;
+                    }
+                    state.pushed.insert(key, Pushed { target, ips });
+                    Some(place)
+                }
+                None => {
+                    if let Some(state) = self.overlay_mut(name) {
+                        state.take_pushed(key);
+                    }
+                    None
+                }
+            };
+            if !statics.contains(&key) {
+                entries.push((vlan, mac_word(mac), place));
+            }
+        }
+        let bridge = self.members.get(name).map(|member| member.bridge.clone());
+        let Some(bridge) = bridge.and_then(|bridge| self.bridges.get(&bridge)) else {
+            return Ok(());
+        };
+        if !entries.is_empty() {
+            self.plane
+                .push_entries(bridge.id, entries)
+                .map_err(failed)?;
+        }
+        self.remove_idle(name)
+    }
+
+    /// Addresses of an overlay that were entered by hand.
+    fn statics_of(&self, name: &Name) -> BTreeSet<(u16, MacAddr)> {
+        let member = self.members.get(name);
+        let bridge = member.and_then(|member| self.bridges.get(&member.bridge));
+        let statics = bridge.map(|bridge| bridge.statics.iter());
+        let own = statics.into_iter().flatten().filter(|e| e.member == *name);
+        own.map(|entry| (entry.vlan, entry.mac)).collect()
+    }
+
+    /// Enters everything again that was told: places may be others than before.
+    fn renew_places(&mut self, name: &Name) -> Result<(), BackendError> {
+        let Some(state) = self.overlay(name) else {
+            return Ok(());
+        };
+        let told = state.pushed.iter();
+        let told = told.map(|((vlan, mac), pushed)| {
+            let (to, ips) = (pushed.target.1, pushed.ips.clone());
+            (*vlan, *mac, Some(Behind { to, ips }))
+        });
+        let told: Vec<_> = told.collect();
+        self.push(name, told)
+    }
+
+    /// Removes targets that nobody uses any more.
+    pub(super) fn remove_idle(&mut self, name: &Name) -> Result<(), BackendError> {
+        let statics = self.static_targets(name);
+        let Some(state) = self.overlay_mut(name) else {
+            return Ok(());
+        };
+        let mut places = Vec::new();
+        for key in std::mem::take(&mut state.idle) {
+            let used = |target: &Target| target.floods || target.pushed > 0;
+            if statics.contains(&key) || state.targets.get(&key).is_none_or(used) {
+                continue;
+            }
+            places.extend(state.targets.remove(&key).map(|target| target.place));
+        }
+        if places.is_empty() {
+            return Ok(());
+        }
+        self.plane.remove_targets(&places).map_err(failed)
+    }
+
+    /// Targets of an overlay that entries made by hand name.
+    fn static_targets(&self, name: &Name) -> BTreeSet<TargetKey> {
+        let Some(member) = self.members.get(name) else {
+            return BTreeSet::new();
+        };
+        let (Some(state), Some(bridge)) = (&member.overlay, self.bridges.get(&member.bridge))
+        else {
+            return BTreeSet::new();
+        };
+        let own = bridge.statics.iter().filter(|entry| entry.member == *name);
+        let targets = own.filter_map(|entry| Some((state.vni_of(entry.vlan)?, entry.target?)));
+        targets.collect()
+    }
+
+    /// After an edit: an entry made by hand may have uncovered what the search told, or have left a target without use.
+    pub(super) fn end_overlays(&mut self, changed: BTreeSet<Name>) {
+        for name in changed {
+            if let Some(state) = self.overlay_mut(&name) {
+                state.idle = state.targets.keys().copied().collect();
+            }
+            let done = self
+                .renew_places(&name)
+                .and_then(|()| self.remove_idle(&name));
+            if let Err(error) = done {
+                tracing::error!("{name}: {error}");
+            }
+        }
+    }
+
+    pub fn overlay_counts(&self, name: &Name) -> OverlayCounts {
+        let Some(state) = self.overlay(name) else {
+            return OverlayCounts::default();
+        };
+        let targets = state.targets.len() as u64;
+        let addresses = self.targets(name, &TargetQuery::default());
+        let addresses = addresses.iter().filter(|target| target.mac.is_some());
+        OverlayCounts {
+            targets,
+            addresses: addresses.count() as u64,
+        }
+    }
+
+    pub fn targets(&self, name: &Name, query: &TargetQuery) -> Vec<TargetView> {
+        let Some(member) = self.members.get(name) else {
+            return Vec::new();
+        };
+        let (Some(state), Some(bridge)) = (&member.overlay, self.bridges.get(&member.bridge))
+        else {
+            return Vec::new();
+        };
+        let by_place: BTreeMap<u16, TargetKey> = state
+            .targets
+            .iter()
+            .map(|(key, t)| (t.place, *key))
+            .collect();
+        let statics = self.statics_of(name);
+        let entries = self.plane.fdb_entries(bridge.id).unwrap_or_default();
+        let known = entries.iter().filter_map(|entry| {
+            let (vni, target) = *by_place.get(&entry.member)?;
+            let (vlan, mac) = (state.vlan_of(vni)?, MacAddr(entry.key.octets()));
+            let kind = match entry.flags.is_fixed() {
+                true if statics.contains(&(vlan, mac)) => TargetKind::Static,
+                true => TargetKind::Pushed,
+                false => TargetKind::Learned,
+            };
+            Some(TargetView {
+                mac: Some(mac),
+                vlan,
+                vni,
+                target,
+                kind,
+                age_s: (kind == TargetKind::Learned).then_some((entry.age_ms / 1000) as u32),
+            })
+        });
+        let floods = state.targets.iter().filter(|(_, target)| target.floods);
+        let floods = floods.filter_map(|((vni, target), _)| {
+            Some(TargetView {
+                mac: None,
+                vlan: state.vlan_of(*vni)?,
+                vni: *vni,
+                target: *target,
+                kind: TargetKind::Flood,
+                age_s: None,
+            })
+        });
+        let mut all: Vec<_> = known.chain(floods).collect();
+        all.retain(|target| query.mac.is_none_or(|mac| target.mac == Some(mac)));
+        all.retain(|target| query.vlan.is_none_or(|vlan| target.vlan == vlan));
+        all.sort_by_key(|target| (target.vlan, target.mac, target.target));
+        all
+    }
+
+    pub fn flush_targets(&mut self, name: &Name, query: &TargetQuery) -> u64 {
+        let learned = self.targets(name, query);
+        let learned = learned
+            .iter()
+            .filter(|target| target.kind == TargetKind::Learned);
+        let macs = learned.filter_map(|target| Some((target.vlan, target.mac?)));
+        let keys: Vec<_> = macs
+            .map(|(vlan, mac)| windlass_bridge::fdb::Key::from_octets(vlan, mac.0))
+            .collect();
+        let member = self.members.get(name);
+        let Some(bridge) = member.and_then(|member| self.bridges.get(&member.bridge)) else {
+            return 0;
+        };
+        let n = keys.len() as u64;
+        let done = self.plane.ask_fdb(bridge.id, move |writer, _| {
+            keys.into_iter().for_each(|key| {
+                writer.delete(key);
+            });
+        });
+        done.map_or(0, |()| n)
+    }
+
+    /// The state of an overlay.
+    pub(super) fn overlay_status(&self, member: &MemberState, overlay: &Overlay) -> Status {
+        let missing = overlay.missing.as_ref();
+        let missing = missing.map(|why| format!("the underlay is not there: {why}"));
+        let reason = missing.or_else(|| overlay.trouble.clone());
+        let listen = overlay.settings.listen.map(|listen| listen.to_string());
+        let networks = overlay.networks.iter().map(|(vlan, vni)| match vlan {
+            0 => vni.to_string(),
+            _ => format!("{vlan}={vni}"),
+        });
+        let networks = networks.collect::<Vec<_>>().join(",");
+        Status {
+            state: match reason {
+                None => State::Up,
+                Some(_) => State::Waiting,
+            },
+            reason,
+            mtu_now: member.mtu,
+            details: [
+                ("listen", listen.unwrap_or_default()),
+                ("networks", networks),
+            ]
+            .map(|(key, value)| (key.to_owned(), value))
+            .into(),
+            ..Status::default()
+        }
+    }
+}
+
+impl Overlay {
+    /// The place of each of its targets.
+    pub(super) fn places(&self) -> impl Iterator<Item = (u16, SocketAddr)> {
+        self.targets
+            .iter()
+            .map(|((_, to), target)| (target.place, *to))
+    }
+
+    /// The place of a target that is there.
+    pub(super) fn place_of(&self, vlan: u16, to: SocketAddr) -> Option<u16> {
+        let target = self.targets.get(&(self.vni_of(vlan)?, to))?;
+        Some(target.place)
+    }
+
+    /// Takes out what the search told of an address.
+    fn take_pushed(&mut self, key: (u16, MacAddr)) {
+        let Some(pushed) = self.pushed.remove(&key) else {
+            return;
+        };
+        if let Some(target) = self.targets.get_mut(&pushed.target) {
+            target.pushed -= 1;
+            if target.pushed == 0 {
+                self.idle.insert(pushed.target);
+            }
+        }
+    }
+}
