@@ -45,7 +45,7 @@ impl Layer {
             _ if under("crates/base/") => Self::Base,
             _ if under("crates/engines/") => Self::Engines,
             _ if under("crates/io/") => Self::Io,
-            "crates/control/api" => Self::Api,
+            "crates/control/api" | "crates/control/lookup" => Self::Api,
             "crates/control/client" => Self::Client,
             // Lives inside other programs: no runtime, no terminal, no logging.
             "crates/programs/preload" => Self::Io,

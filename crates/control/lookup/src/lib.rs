@@ -1,0 +1,38 @@
+#![forbid(unsafe_code)]
+#![deny(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::arithmetic_side_effects,
+    clippy::panic
+)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::indexing_slicing,
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::arithmetic_side_effects,
+        clippy::panic
+    )
+)]
+//! Where the endpoints of an overlay are: what is known, and how it is told.
+//!
+//! # Purpose
+//! An overlay sends a frame to the host that has its destination. This crate has the table of those destinations and the two
+//! formats that fill it: a JSON file, and the lines that a plugin and the daemon exchange. No clock, no I/O, no thread.
+//!
+//! # Where it sits
+//! ```text
+//!  plugin (a process) --lines--> line, protocol --entries--> table --differences--> the daemon --> forwarding table
+//! ```
+//!
+//! # Model
+//! - [`protocol`]: the messages of a plugin and to it, checked when they are decoded.
+//! - [`line`]: messages as lines, and lines out of a stream.
+//!
+//! # Limits
+//! Each type names its own. What is beyond one is refused with a sentence, never cut off.
+
+pub mod line;
+pub mod protocol;
