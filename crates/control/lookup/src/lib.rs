@@ -24,15 +24,21 @@
 //!
 //! # Where it sits
 //! ```text
-//!  plugin (a process) --lines--> line, protocol --entries--> table --differences--> the daemon --> forwarding table
+//!  plugin (a process) --lines--> line, protocol --entries--+
+//!                                                          +--> table --differences--> the daemon --> forwarding table
+//!  file ------------------------> files ---------records---+
 //! ```
 //!
 //! # Model
 //! - [`protocol`]: the messages of a plugin and to it, checked when they are decoded.
 //! - [`line`]: messages as lines, and lines out of a stream.
+//! - [`files`]: illumos' JSON files.
+//! - [`table`]: what is known of one overlay, and what of it has changed.
 //!
 //! # Limits
 //! Each type names its own. What is beyond one is refused with a sentence, never cut off.
 
+pub mod files;
 pub mod line;
 pub mod protocol;
+pub mod table;

@@ -9,8 +9,8 @@ use crate::protocol::Message;
 /// Longest line, in bytes, with its newline.
 pub const LINE_BYTES_MAX: usize = 64 << 10;
 
-/// Bytes of a bad line that are shown to a person.
-const SHOWN_BYTES_MAX: usize = 80;
+/// Characters of a bad line that are shown to a person.
+const SHOWN_CHARS_MAX: usize = 80;
 
 /// Why a line is no message.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -63,7 +63,9 @@ pub fn decode<M: DeserializeOwned + Message>(line: &[u8]) -> Result<M, LineError
         Ok(message) => message,
         Err(error) => {
             return Err(match serde_json::from_slice::<Op>(line) {
-                Ok(Op { op }) if !M::OPS.contains(&op.as_str()) => LineError::UnknownOp(clean(&op)),
+                Ok(Op { op }) if !M::OPS.contains(&op.as_str()) => {
+                    LineError::UnknownOp(clean(&op, SHOWN_CHARS_MAX))
+                }
                 _ => bad(error.to_string()),
             });
         }
@@ -80,15 +82,18 @@ struct Op {
 /// The beginning of a line as a person may see it: what a terminal would act on is replaced.
 fn shown(line: &[u8]) -> String {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
-    let start = line.get(..SHOWN_BYTES_MAX).unwrap_or(line);
+    let start = line.get(..SHOWN_CHARS_MAX).unwrap_or(line);
     let dots = if start.len() < line.len() { "..." } else { "" };
-    format!("{}{dots}", clean(&String::from_utf8_lossy(start)))
+    format!(
+        "{}{dots}",
+        clean(&String::from_utf8_lossy(start), SHOWN_CHARS_MAX)
+    )
 }
 
-/// A text of a plugin as a person may see it: at most 80 characters, none of them a control character.
-fn clean(text: &str) -> String {
+/// A text of others as a person may see it: at most `max` characters, none of them a control character.
+pub(crate) fn clean(text: &str, max: usize) -> String {
     let printable = |c: char| if c.is_control() { '\u{fffd}' } else { c };
-    text.chars().take(SHOWN_BYTES_MAX).map(printable).collect()
+    text.chars().take(max).map(printable).collect()
 }
 
 /// Lines out of a stream that comes in pieces. Keeps one unfinished line.
