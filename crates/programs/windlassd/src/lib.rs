@@ -18,6 +18,7 @@
 //! - [`store`]: the document on disk, replaced atomically and durably.
 //! - [`backend`]: the boundary to the data plane; [`dataplane`] is the real one, [`memory`] one for tests.
 //! - [`captures`]: the socket of captures.
+//! - [`lookup`]: where the endpoints of overlays are.
 //! - [`metrics`]: the counters as text for Prometheus.
 //! - [`notify`]: the service manager and signals; [`handover`]: an upgrade under traffic.
 //!
@@ -37,6 +38,7 @@ pub mod engine;
 pub mod handover;
 pub mod http;
 pub mod log;
+pub mod lookup;
 pub mod memory;
 pub mod metrics;
 pub mod notify;
