@@ -46,169 +46,172 @@ fn a_truncated_file_is_bad() {
     }
 }
 
+/// What is put for what in the example, the line of that, and what is said.
+const MISTAKES: &[(&str, &str, usize, &str)] = &[
+    (
+        "de:ad:be:ef:00:01",
+        "de:ad:be:ef:00:00",
+        3,
+        "de:ad:be:ef:00:00 comes twice",
+    ),
+    (
+        "de:ad:be:ef:00:01",
+        "DE:AD:be:ef:0:0",
+        3,
+        "de:ad:be:ef:00:00 comes twice",
+    ),
+    (
+        "de:ad:be:ef:00:01",
+        "de-ad-be-ef-00-01",
+        3,
+        "\"de-ad-be-ef-00-01\" is no MAC address",
+    ),
+    (
+        "de:ad:be:ef:00:01",
+        "de:ad:be:ef:00",
+        3,
+        "is no MAC address",
+    ),
+    (
+        "de:ad:be:ef:00:01",
+        "de:ad:be:ef:00:001",
+        3,
+        "is no MAC address",
+    ),
+    (
+        "de:ad:be:ef:00:01",
+        "01:00:00:00:00:01",
+        3,
+        "no MAC address of an endpoint",
+    ),
+    (
+        "10.55.55.3",
+        "10.55.55.2",
+        3,
+        "10.55.55.2 is the address of de:ad:be:ef:00:00 already",
+    ),
+    (
+        "fe80::4",
+        "FE80:0::3",
+        3,
+        "fe80::3 is the address of de:ad:be:ef:00:00 already",
+    ),
+    (
+        "fe80::4",
+        "10.0.0.1",
+        3,
+        "\"ndp\": \"10.0.0.1\" is not an IPv6 address",
+    ),
+    (
+        "10.55.55.3",
+        "fe80::9",
+        3,
+        "\"arp\": \"fe80::9\" is not an IPv4 address",
+    ),
+    (
+        "10.55.55.3",
+        "255.255.255.255",
+        3,
+        "is not an IPv4 address of an endpoint",
+    ),
+    (
+        "10.88.88.70",
+        "10.88.88",
+        3,
+        "de:ad:be:ef:00:01: \"ip\": \"10.88.88\" is not an IP address",
+    ),
+    (
+        "10.88.88.70",
+        "239.1.1.1",
+        3,
+        "\"ip\": 239.1.1.1 is no address of a host",
+    ),
+    (
+        "\"ip\": \"10.88.88.70\", ",
+        "",
+        3,
+        "de:ad:be:ef:00:01: \"ip\" is missing",
+    ),
+    (
+        "\"ip\": \"10.88.88.70\"",
+        "\"ip\": 7",
+        3,
+        "expected an IP address as \"ip\" of de:ad:be:ef:00:01",
+    ),
+    (
+        "\"ip\": \"10.88.88.70\"",
+        "\"ip\": null",
+        3,
+        "expected an IP address as \"ip\"",
+    ),
+    (
+        "4789 },\n    \"2",
+        "0 },\n    \"2",
+        3,
+        "de:ad:be:ef:00:01: \"port\": 0 is not from 1 to 65535",
+    ),
+    (
+        "4789 },\n    \"2",
+        "65536 },\n    \"2",
+        3,
+        "\"port\": 65536 is not from 1 to 65535",
+    ),
+    (
+        "4789 },\n    \"2",
+        "-1 },\n    \"2",
+        3,
+        "expected a number from 1 to 65535 as \"port\"",
+    ),
+    (
+        "4789 },\n    \"2",
+        "4789.0 },\n    \"2",
+        3,
+        "expected a number from 1 to 65535",
+    ),
+    (
+        "4789 },\n    \"2",
+        "\"4789\" },\n    \"2",
+        3,
+        "expected a number from 1 to 65535",
+    ),
+    (
+        "4789 },\n    \"2",
+        "[[[]]] },\n    \"2",
+        3,
+        "expected a number from 1 to 65535",
+    ),
+    (
+        "dhcp-proxy",
+        "vlan",
+        3,
+        "de:ad:be:ef:00:01: unknown key \"vlan\"",
+    ),
+    (
+        "dhcp-proxy",
+        "arp",
+        3,
+        "\"arp\": \"de:ad:be:ef:00:00\" is not",
+    ),
+    (
+        "\"ndp\": \"fe80::4\"",
+        "\"ip\": \"10.0.0.1\"",
+        3,
+        "\"ip\" comes twice",
+    ),
+    (
+        "{ \"ip\": \"::ffff:10.88.88.71\" }",
+        "[]",
+        4,
+        "expected an object for 02:08:20:0a:0b:0c",
+    ),
+    ("71\" }\n}", "71\" }\n}\n}", 6, "trailing characters"),
+    ("71\" }\n}", "71\" },\n}", 5, "trailing comma"),
+];
+
 /// What is wrong is told with line, key and value.
 #[test]
 fn mistakes_are_named() {
-    for (from, to, line, reason) in [
-        (
-            "de:ad:be:ef:00:01",
-            "de:ad:be:ef:00:00",
-            3,
-            "de:ad:be:ef:00:00 comes twice",
-        ),
-        (
-            "de:ad:be:ef:00:01",
-            "DE:AD:be:ef:0:0",
-            3,
-            "de:ad:be:ef:00:00 comes twice",
-        ),
-        (
-            "de:ad:be:ef:00:01",
-            "de-ad-be-ef-00-01",
-            3,
-            "\"de-ad-be-ef-00-01\" is no MAC address",
-        ),
-        (
-            "de:ad:be:ef:00:01",
-            "de:ad:be:ef:00",
-            3,
-            "is no MAC address",
-        ),
-        (
-            "de:ad:be:ef:00:01",
-            "de:ad:be:ef:00:001",
-            3,
-            "is no MAC address",
-        ),
-        (
-            "de:ad:be:ef:00:01",
-            "01:00:00:00:00:01",
-            3,
-            "no MAC address of an endpoint",
-        ),
-        (
-            "10.55.55.3",
-            "10.55.55.2",
-            3,
-            "10.55.55.2 is the address of de:ad:be:ef:00:00 already",
-        ),
-        (
-            "fe80::4",
-            "FE80:0::3",
-            3,
-            "fe80::3 is the address of de:ad:be:ef:00:00 already",
-        ),
-        (
-            "fe80::4",
-            "10.0.0.1",
-            3,
-            "\"ndp\": \"10.0.0.1\" is not an IPv6 address",
-        ),
-        (
-            "10.55.55.3",
-            "fe80::9",
-            3,
-            "\"arp\": \"fe80::9\" is not an IPv4 address",
-        ),
-        (
-            "10.55.55.3",
-            "255.255.255.255",
-            3,
-            "is not an IPv4 address of an endpoint",
-        ),
-        (
-            "10.88.88.70",
-            "10.88.88",
-            3,
-            "de:ad:be:ef:00:01: \"ip\": \"10.88.88\" is not an IP address",
-        ),
-        (
-            "10.88.88.70",
-            "239.1.1.1",
-            3,
-            "\"ip\": 239.1.1.1 is no address of a host",
-        ),
-        (
-            "\"ip\": \"10.88.88.70\", ",
-            "",
-            3,
-            "de:ad:be:ef:00:01: \"ip\" is missing",
-        ),
-        (
-            "\"ip\": \"10.88.88.70\"",
-            "\"ip\": 7",
-            3,
-            "expected an IP address as \"ip\" of de:ad:be:ef:00:01",
-        ),
-        (
-            "\"ip\": \"10.88.88.70\"",
-            "\"ip\": null",
-            3,
-            "expected an IP address as \"ip\"",
-        ),
-        (
-            "4789 },\n    \"2",
-            "0 },\n    \"2",
-            3,
-            "de:ad:be:ef:00:01: \"port\": 0 is not from 1 to 65535",
-        ),
-        (
-            "4789 },\n    \"2",
-            "65536 },\n    \"2",
-            3,
-            "\"port\": 65536 is not from 1 to 65535",
-        ),
-        (
-            "4789 },\n    \"2",
-            "-1 },\n    \"2",
-            3,
-            "expected a number from 1 to 65535 as \"port\"",
-        ),
-        (
-            "4789 },\n    \"2",
-            "4789.0 },\n    \"2",
-            3,
-            "expected a number from 1 to 65535",
-        ),
-        (
-            "4789 },\n    \"2",
-            "\"4789\" },\n    \"2",
-            3,
-            "expected a number from 1 to 65535",
-        ),
-        (
-            "4789 },\n    \"2",
-            "[[[]]] },\n    \"2",
-            3,
-            "expected a number from 1 to 65535",
-        ),
-        (
-            "dhcp-proxy",
-            "vlan",
-            3,
-            "de:ad:be:ef:00:01: unknown key \"vlan\"",
-        ),
-        (
-            "dhcp-proxy",
-            "arp",
-            3,
-            "\"arp\": \"de:ad:be:ef:00:00\" is not",
-        ),
-        (
-            "\"ndp\": \"fe80::4\"",
-            "\"ip\": \"10.0.0.1\"",
-            3,
-            "\"ip\" comes twice",
-        ),
-        (
-            "{ \"ip\": \"::ffff:10.88.88.71\" }",
-            "[]",
-            4,
-            "expected an object for 02:08:20:0a:0b:0c",
-        ),
-        ("71\" }\n}", "71\" }\n}\n}", 6, "trailing characters"),
-        ("71\" }\n}", "71\" },\n}", 5, "trailing comma"),
-    ] {
+    for (from, to, line, reason) in MISTAKES {
         assert!(MANUAL.contains(from), "{from}");
         match parse(MANUAL.replacen(from, to, 1).as_bytes()) {
             Err(FileError::Bad {
@@ -217,7 +220,7 @@ fn mistakes_are_named() {
                 ..
             }) => {
                 assert!(found.contains(reason), "{to}: {found}");
-                assert_eq!(at, line, "{to}: {found}");
+                assert_eq!(at, *line, "{to}: {found}");
             }
             other => panic!("{to}: {other:?}"),
         }
