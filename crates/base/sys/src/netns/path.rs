@@ -1,29 +1,23 @@
 //! A namespace by a path: of a process, or where somebody has mounted it.
 //!
 //! # Model
-//! A path is followed one component at a time, and only through directories in which none but the system can put
-//! anything: those of user 0, of this process's own user, and of the owner of `/`. So a path that an administrator has
-//! named never leads where somebody else wants it to, and never waits for somebody's file system.
+//! A path is followed as [`crate::trusted`] says: where an administrator wants it to lead, and nobody else.
 //!
 //! `/proc/PID/ns/net` is the namespace of that process. The process is held by a pidfd: a later process of the same
 //! number is not taken for it.
 
-use std::collections::VecDeque;
-use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Component, Path};
+use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, Stat};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
 
 use super::{NSFS_MAGIC, NetnsError};
 use crate::process::has_ended;
+use crate::trusted::{self, TrustedError};
 
-/// Symbolic links in one path at most.
-const LINKS_MAX: usize = 16;
 /// `NS_GET_NSTYPE` of `<linux/nsfs.h>`.
 const NS_GET_NSTYPE: libc::Ioctl = 0xb703;
 
@@ -68,7 +62,13 @@ pub(super) fn open(path: &str) -> Result<(OwnedFd, Option<Named>), NetnsError> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let refused = kernel(path);
     let Some(pid) = process_of(path) else {
-        let found = walk(path)?;
+        let found = trusted::open(Path::new(path)).map_err(|error| match error {
+            TrustedError::Untrusted { component } => NetnsError::Untrusted {
+                path: path.to_owned(),
+                component,
+            },
+            TrustedError::Kernel(errno) => refused(errno),
+        })?;
         if rustix::fs::fstatfs(&found).map_err(&refused)?.f_type != NSFS_MAGIC {
             return Err(NetnsError::NotNamespace(path.to_owned()));
         }
@@ -93,52 +93,4 @@ pub(super) fn is_network(fd: &OwnedFd, name: &str) -> Result<(), NetnsError> {
         libc::CLONE_NEWNET => Ok(()),
         _ => Err(NetnsError::NotNamespace(name.to_owned())),
     }
-}
-
-/// The file at an absolute path, as `O_PATH`.
-fn walk(path: &str) -> Result<OwnedFd, NetnsError> {
-    let refused = kernel(path);
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let root = || rustix::fs::openat(CWD, "/", flags, Mode::empty()).map_err(&refused);
-    let mut at = root()?;
-    let owner = rustix::fs::fstat(&at).map_err(&refused)?.st_uid;
-    let own = rustix::process::geteuid().as_raw();
-    let is_safe = |stat: &Stat| [0, owner, own].contains(&stat.st_uid) && stat.st_mode & 0o022 == 0;
-    let mut rest = components(OsStr::new(path));
-    let mut links = 0;
-    while let Some(next) = rest.pop_front() {
-        if !is_safe(&rustix::fs::fstat(&at).map_err(&refused)?) {
-            return Err(NetnsError::Untrusted {
-                path: path.to_owned(),
-                component: next.to_string_lossy().into_owned(),
-            });
-        }
-        let found = rustix::fs::openat(&at, &next, flags, Mode::empty()).map_err(&refused)?;
-        let stat = rustix::fs::fstat(&found).map_err(&refused)?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::Symlink {
-            at = found;
-            continue;
-        }
-        links += 1;
-        if links > LINKS_MAX {
-            return Err(refused(Errno::LOOP));
-        }
-        let target = rustix::fs::readlinkat(&found, "", Vec::new()).map_err(&refused)?;
-        let target = OsString::from_vec(target.into_bytes());
-        if target.as_bytes().starts_with(b"/") {
-            at = root()?;
-        }
-        for component in components(&target).into_iter().rev() {
-            rest.push_front(component);
-        }
-    }
-    Ok(at)
-}
-
-fn components(path: &OsStr) -> VecDeque<OsString> {
-    Path::new(path)
-        .components()
-        .filter(|component| matches!(component, Component::Normal(_) | Component::ParentDir))
-        .map(|component| component.as_os_str().to_owned())
-        .collect()
 }
