@@ -256,7 +256,8 @@ impl Document {
     /// Fills in what was left to the daemon: a VNIC without an address gets the one that the VNIC of
     /// its name has in `old`, else one from `draw`; an entry of a filtering bridge without a VLAN gets
     /// its member's untagged one. `draw` is called until it gives an address that no VNIC here has, at
-    /// most 64 times a VNIC. An overlay without a bridge gets the one that has its name.
+    /// most 64 times a VNIC. An overlay without a bridge gets the one that has its name, and a VNIC without an MTU on an overlay's
+    /// bridge the overlay's.
     pub fn complete(&mut self, old: &Document, mut draw: impl FnMut() -> MacAddr) {
         let mut used: HashSet<MacAddr> = self
             .vnics
@@ -277,7 +278,26 @@ impl Document {
             used.extend(vnic.mac);
         }
         self.complete_bridges();
+        self.complete_mtus();
         self.complete_entries();
+    }
+
+    fn complete_mtus(&mut self) {
+        let mut mtus: HashMap<Name, u32> = HashMap::new();
+        for overlay in &self.overlays {
+            let mtu = overlay.settings().inner_mtu();
+            let least = mtus.entry(overlay.bridge().clone()).or_insert(mtu);
+            *least = mtu.min(*least);
+        }
+        for vnic in &mut self.vnics {
+            let mtu = mtus
+                .get(&vnic.bridge)
+                .filter(|_| vnic.properties.get("mtu").is_none());
+            if let Some(mtu) = mtu {
+                // The property takes every MTU that an overlay can have.
+                let _ = vnic.properties.set(Scope::Vnic, "mtu", &mtu.to_string());
+            }
+        }
     }
 
     fn complete_bridges(&mut self) {

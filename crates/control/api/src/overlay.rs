@@ -45,6 +45,9 @@ pub const OVERHEAD_V4: u32 = 50;
 /// The same over IPv6.
 pub const OVERHEAD_V6: u32 = 70;
 
+/// MTU of a path of which nothing is known, in bytes.
+const PATH_MTU: u32 = 1500;
+
 /// How an overlay puts a frame on the wire.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
@@ -157,6 +160,7 @@ impl Overlay {
         MemberSettings {
             learn: settings.learns,
             discover: settings.unknown == Unknown::Flood,
+            neigh_suppress: settings.proxies.arp || settings.proxies.ndp,
             vlan: settings.vnis.is_empty().then_some(1),
             tagged: VlanSet::of(vlans),
             ..MemberSettings::of(Scope::Overlay, &self.properties)
@@ -406,6 +410,15 @@ impl OverlaySettings {
             Some(vni) => vec![(u16::from(filters), vni)],
             None => self.vnis.iter().collect(),
         }
+    }
+
+    /// Largest inner packet in bytes: as set, else what a path of 1500 bytes carries.
+    pub fn inner_mtu(&self) -> u32 {
+        let overhead = match self.listen {
+            Some(listen) if listen.is_ipv6() => OVERHEAD_V6,
+            _ => OVERHEAD_V4,
+        };
+        self.mtu.unwrap_or(PATH_MTU - overhead)
     }
 
     /// What is wrong with them for this search, and the property that is: on a bridge that filters VLANs or not.

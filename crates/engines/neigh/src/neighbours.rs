@@ -58,6 +58,8 @@ pub struct Counts {
 struct Port {
     conf: PortConf,
     learned: BTreeSet<Key>,
+    /// What [`Neighbours::enter`] told.
+    entered: BTreeSet<Key>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -113,6 +115,39 @@ impl Neighbours {
         }
     }
 
+    /// Somebody who knows says who has an address behind a port: this MAC address, or nobody. What is configured of another port holds
+    /// before.
+    pub fn enter(&mut self, id: u16, key: (u16, IpAddr), mac: Option<Mac>) {
+        let is_fixed = |entry: &&Entry| entry.until.is_none();
+        let fixed = self
+            .table
+            .get(&key)
+            .filter(is_fixed)
+            .map(|entry| entry.port);
+        let Some(port) = self.ports.get_mut(&id) else {
+            return;
+        };
+        if fixed.is_some_and(|other| other != id) {
+            return;
+        }
+        let Some(mac) = mac else {
+            if port.entered.remove(&key) {
+                self.table.remove(&key);
+            }
+            return;
+        };
+        port.entered.insert(key);
+        self.forget(key);
+        let entry = Entry {
+            mac,
+            port: id,
+            disputed_until: Tick(0),
+            until: None,
+            armed: Tick(0),
+        };
+        self.table.insert(key, entry);
+    }
+
     /// Forgets what was learned behind a port: nobody is there any more.
     pub fn link_down(&mut self, id: u16) {
         let port = self.ports.get_mut(&id);
@@ -126,6 +161,11 @@ impl Neighbours {
     /// Removes a port.
     pub fn remove_port(&mut self, id: u16) {
         self.link_down(id);
+        let port = self.ports.get_mut(&id);
+        let entered = port.map(|port| std::mem::take(&mut port.entered));
+        for key in entered.into_iter().flatten() {
+            self.table.remove(&key);
+        }
         self.set_port(id, PortConf::default());
         self.ports.remove(&id);
     }

@@ -319,3 +319,36 @@ proptest! {
         prop_assert_eq!((world.counts().0, world.due()), (0, None));
     }
 }
+
+/// What somebody else tells of a port is answered from then on; what is configured of another port holds before it, and with the port
+/// it goes.
+#[test]
+fn what_is_entered_is_answered() {
+    let mut all = Neighbours::default();
+    all.set_port(1, conf(false));
+    all.set_port(2, conf(true));
+    let mut fixed = conf(true);
+    (fixed.mac, fixed.fixed) = (mac(3), vec![(0, IpAddr::from(ip(7)))]);
+    all.set_port(3, fixed);
+    let key = |n| (0, IpAddr::from(ip(n)));
+    let answers = |all: &mut Neighbours, target: u8| match all.receive(1, 0, &asks(1, target), NOW)
+    {
+        Outcome::Answer(frame) => Some(<[u8; 6]>::try_from(&frame[22..28]).expect("six bytes")),
+        Outcome::Pass => None,
+    };
+    assert_eq!(answers(&mut all, 9), None);
+    all.enter(2, key(9), Some(mac(9)));
+    all.enter(2, key(7), Some(mac(9)));
+    assert_eq!(answers(&mut all, 9), Some(mac(9)));
+    assert_eq!(answers(&mut all, 7), Some(mac(3)), "it is configured");
+    all.enter(2, key(9), Some(mac(8)));
+    assert_eq!(answers(&mut all, 9), Some(mac(8)));
+    all.enter(2, key(9), None);
+    all.enter(2, key(7), None);
+    assert_eq!(answers(&mut all, 9), None);
+    assert_eq!(answers(&mut all, 7), Some(mac(3)));
+    all.enter(2, key(9), Some(mac(9)));
+    all.enter(4, key(8), Some(mac(9)));
+    all.remove_port(2);
+    assert_eq!((answers(&mut all, 9), answers(&mut all, 8)), (None, None));
+}

@@ -46,7 +46,7 @@ use held::Held;
 use leases::Leases;
 use members::Members;
 use neigh::Asked;
-use overlays::Overlay;
+use overlays::{Overlay, Searches};
 use snoop::Snoop;
 use tree::Tree;
 use vnds::Devices;
@@ -141,6 +141,8 @@ pub struct Ports {
     /// What VNICs have learned, for the next daemon.
     leases: Leases,
     captures: Captures,
+    /// Searches of overlays.
+    searches: Searches,
     /// When tunnel endpoints that are missing were looked for last.
     overlays_at: Instant,
     edit: Edit,
@@ -212,6 +214,7 @@ impl Ports {
             neighbours: BTreeMap::new(),
             leases: Leases::new(runtime_dir),
             captures: Captures::default(),
+            searches: Searches::default(),
             overlays_at: Instant::now(),
             edit: Edit::default(),
             held: None,
@@ -582,6 +585,7 @@ impl Ports {
     /// Has what was held go on, and removes what an earlier daemon left: packet filters at interfaces that are no uplinks any more,
     /// and the progress of guests of VNICs that there are none of.
     pub fn adopted(&mut self) {
+        self.searches.has_begun = true;
         self.let_go();
         self.end_restoring_leases();
         let keep: Vec<String> = self

@@ -176,6 +176,7 @@ impl Ports {
             self.forget_fixed(&name, keys);
         }
         self.end_overlays(edit.overlays);
+        self.announce();
         for (_, mut endpoint) in edit.left {
             endpoint.delete();
         }
@@ -328,6 +329,10 @@ impl Ports {
         let bridge = self.bridges.get(&state.bridge);
         if let Some(Ok(table)) = bridge.map(|b| self.plane.fdb_table(b.id)) {
             table.take_clash();
+        }
+        let is_gone = !self.members.contains_key(&name);
+        if state.overlay.is_some() && is_gone {
+            self.end_search(&name);
         }
         let mut endpoint = state.endpoint;
         match end {

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use windlass_api::{Name, NeighboursView};
+use windlass_api::{MacAddr, Name, NeighboursView};
 use windlass_bridge::flood::FloodKind;
 use windlass_bridge::groups::GroupsConf;
 use windlass_neigh::{Neighbours, Outcome, PortConf};
@@ -20,6 +20,7 @@ use windlass_worker::dataplane::now;
 use windlass_worker::{LocalFrame, Relayed};
 
 use super::members::Follower;
+use super::overlays::Overlay;
 use super::snoop::tagged;
 use super::{MemberState, Ports};
 
@@ -45,7 +46,8 @@ fn port_conf(member: &MemberState) -> PortConf {
     let fixed = fixed.filter(|_| member.own.is_some());
     PortConf {
         suppress: member.settings.neigh_suppress,
-        is_host: guard.router_guard,
+        // What a search tells the IP addresses of is no router that nobody knows of.
+        is_host: guard.router_guard || member.overlay.is_some(),
         is_private: member.settings.private,
         mac: member.own.map_or([0; 6], |own| own.0),
         fixed: fixed.collect(),
@@ -60,7 +62,44 @@ fn is_question(frame: &[u8]) -> bool {
     kind == Some(&[8, 6]) || (kind == Some(&[0x86, 0xdd]) && is_discovery)
 }
 
+/// Enters what the search of an overlay told of IP addresses: VLAN, address, and whose it is now.
+fn enter(
+    engine: &mut Neighbours,
+    id: u16,
+    overlay: &Overlay,
+    filtering: bool,
+    told: impl IntoIterator<Item = (u16, IpAddr, Option<MacAddr>)>,
+) {
+    for (vlan, ip, mac) in told {
+        let key = (if filtering { vlan } else { 0 }, ip);
+        let mac = mac.filter(|_| overlay.answers_for(ip));
+        engine.enter(id, key, mac.map(|mac| mac.0));
+    }
+}
+
 impl Ports {
+    /// Has the bridge of an overlay answer for what its search told.
+    pub(super) fn tell_neighbours(
+        &mut self,
+        name: &Name,
+        told: Vec<(u16, IpAddr, Option<MacAddr>)>,
+    ) {
+        let Some(member) = self.members.get(name) else {
+            return;
+        };
+        let Some(overlay) = member.overlay.as_deref() else {
+            return;
+        };
+        let filtering = self
+            .bridges
+            .get(&member.bridge)
+            .is_some_and(|b| b.filtering);
+        let asked = self.neighbours.get_mut(&member.bridge);
+        if let Some(asked) = asked.filter(|asked| asked.ports.contains_key(name)) {
+            enter(&mut asked.engine, member.id, overlay, filtering, told);
+        }
+    }
+
     /// When a bridge has something to forget.
     pub(super) fn neighbours_due(&self) -> Option<Instant> {
         let due = self.neighbours.values().filter_map(|a| a.engine.due());
@@ -175,10 +214,14 @@ impl Ports {
                 conf.fixed.iter_mut().for_each(|(vid, _)| *vid = 0);
             }
             asked.engine.set_port(member.id, conf);
-            if member.rings == 0 {
+            if member.rings == 0 && member.overlay.is_none() {
                 asked.engine.link_down(member.id);
             }
-            asked.ports.insert(name.clone(), member.id);
+            let is_new = asked.ports.insert(name.clone(), member.id).is_none();
+            if let Some(overlay) = member.overlay.as_deref().filter(|_| is_new) {
+                let (engine, filtering) = (&mut asked.engine, asked.filtering == Some(true));
+                enter(engine, member.id, overlay, filtering, overlay.answers());
+            }
         }
     }
 

@@ -30,16 +30,20 @@ use windlass_overlay::Vni;
 use windlass_sys::netns::{NetnsRef, within};
 use windlass_worker::dataplane::overlays::{OverlayTuning, SourceCheck, TargetTuning, Unknown};
 
+mod search;
+
+pub(super) use search::Searches;
+use search::{Announced, Lost, lookup_kind};
+
 use super::edit::End;
 use super::heard::Heard;
 use super::{MemberState, Ports, failed, member_limits};
 use crate::backend::{BackendError, OverlayCounts};
 use crate::dataplane::translate::{self, mac_word};
+use crate::lookup::LookupKind;
 
 /// Time from one try to open a tunnel endpoint to the next.
 const RETRY: Duration = Duration::from_secs(1);
-/// MTU of a path of which nothing is known, in bytes.
-const PATH_MTU: u32 = 1500;
 
 /// A remote host in one network: its place is a target of the data plane.
 type TargetKey = (u32, SocketAddr);
@@ -73,8 +77,16 @@ pub(super) struct Overlay {
     vtep: Option<Arc<Vtep>>,
     /// Why it has no tunnel endpoint.
     missing: Option<String>,
+    /// How targets are looked up, if not by its properties alone.
+    lookup: Option<LookupKind>,
     /// What is wrong with the search.
     trouble: Option<String>,
+    /// Hosts that get what is flooded in a network, as the search told.
+    flooded: BTreeMap<u32, Vec<SocketAddr>>,
+    /// What the registry was told of this host.
+    announced: BTreeMap<(u32, MacAddr), Announced>,
+    /// Those of them that it refused.
+    lost: Lost,
     targets: BTreeMap<TargetKey, Target>,
     /// Those of them that nobody may use any more.
     idle: BTreeSet<TargetKey>,
@@ -87,6 +99,10 @@ impl Overlay {
         Overlay {
             search: conf.search,
             networks: settings.networks(filters),
+            lookup: lookup_kind(conf.search, &settings, &conf.properties),
+            flooded: BTreeMap::new(),
+            announced: BTreeMap::new(),
+            lost: Lost::new(),
             settings,
             vtep: None,
             missing: None,
@@ -95,15 +111,6 @@ impl Overlay {
             idle: BTreeSet::new(),
             pushed: BTreeMap::new(),
         }
-    }
-
-    /// Largest inner packet, in bytes.
-    fn mtu(&self) -> u32 {
-        let overhead = match self.settings.listen {
-            Some(listen) if listen.is_ipv6() => windlass_api::overlay::OVERHEAD_V6,
-            _ => windlass_api::overlay::OVERHEAD_V4,
-        };
-        self.settings.mtu.unwrap_or(PATH_MTU - overhead)
     }
 
     fn vni_of(&self, vlan: u16) -> Option<u32> {
@@ -128,7 +135,7 @@ impl Overlay {
         };
         let vnis = self.networks.iter().map(|(_, vni)| *vni);
         let all = vnis.flat_map(|vni| hosts.iter().map(move |host| (vni, *host)));
-        all.collect()
+        all.chain(self.told_floods()).collect()
     }
 
     /// Whether every target gets what is flooded.
@@ -158,7 +165,7 @@ impl Overlay {
                 (false, false) => SourceCheck::Vtep,
             },
             learn: settings.learns,
-            mtu: self.mtu() as u16,
+            mtu: self.settings.inner_mtu() as u16,
             member,
         }
     }
@@ -168,7 +175,7 @@ impl Overlay {
             to: key.1,
             vni: Vni::new(key.0)?,
             bum: floods,
-            mtu: self.mtu() as u16,
+            mtu: self.settings.inner_mtu() as u16,
         })
     }
 }
@@ -195,13 +202,13 @@ impl Ports {
     pub fn create_overlay(&mut self, overlay: &windlass_api::Overlay) -> Result<(), BackendError> {
         let object = Object::Overlay(overlay.clone());
         if self.take_back(&overlay.name, &object)? {
-            return Ok(());
+            return self.begin_search(&overlay.name, true);
         }
         let bridge = self.bridge(overlay.bridge())?;
         let (bridge, filters) = (bridge.id, bridge.filtering);
         let settings = overlay.member();
         let state = Overlay::new(overlay, filters);
-        let conf = translate::member_conf(&settings, 0, state.mtu());
+        let conf = translate::member_conf(&settings, 0, state.settings.inner_mtu());
         let tuning = translate::tuning(&settings, &mut self.firewalls)?;
         let id = self
             .plane
@@ -213,7 +220,7 @@ impl Ports {
             own: None,
             zone: None,
             vlans: Vec::new(),
-            mtu: state.mtu(),
+            mtu: state.settings.inner_mtu(),
             settings,
             endpoint: None,
             device: None,
@@ -227,7 +234,9 @@ impl Ports {
         self.members.insert(overlay.name.clone(), state);
         self.capture_new(&overlay.name);
         self.edit.made.push(overlay.name.clone());
-        self.begin_overlay(&overlay.name).inspect_err(|_| {
+        let begun = self.begin_search(&overlay.name, true);
+        let begun = begun.and_then(|()| self.begin_overlay(&overlay.name));
+        begun.inspect_err(|_| {
             let aside = self.set_aside(&overlay.name, object, End::Drop);
             self.put_back(&overlay.name, aside);
         })
@@ -254,12 +263,14 @@ impl Ports {
         let filters = self.bridge(overlay.bridge())?.filtering;
         let next = Overlay::new(overlay, filters);
         let (settings, name) = (overlay.member(), &overlay.name);
-        let conf = translate::member_conf(&settings, 0, next.mtu());
+        let conf = translate::member_conf(&settings, 0, next.settings.inner_mtu());
         self.change_member(name, None, conf, &settings)?;
         let Some(state) = self.overlay_mut(name) else {
             return Ok(());
         };
+        let is_other = state.lookup != next.lookup || state.networks != next.networks;
         (state.settings, state.networks) = (next.settings, next.networks);
+        state.lookup = next.lookup;
         let gone: Vec<_> = state.pushed.keys().copied().collect();
         let networks = state.networks.clone();
         let gone = gone
@@ -267,11 +278,16 @@ impl Ports {
             .filter(|(vlan, _)| !networks.iter().any(|(own, _)| own == vlan));
         let gone = gone.map(|(vlan, mac)| (vlan, mac, None)).collect();
         self.push(name, gone)?;
+        if is_other {
+            self.begin_search(name, false)?;
+        }
         self.begin_overlay(name)
     }
 
     fn overlay_mut(&mut self, name: &Name) -> Option<&mut Overlay> {
-        self.members.get_mut(name)?.overlay.as_deref_mut()
+        // Nobody follows what this changes.
+        let id = self.members.get(name)?.id;
+        self.members.of(id)?.overlay.as_deref_mut()
     }
 
     fn overlay(&self, name: &Name) -> Option<&Overlay> {
@@ -290,7 +306,7 @@ impl Ports {
         let Some(vtep) = state.vtep.clone() else {
             return Ok(());
         };
-        let conf = translate::member_conf(&member.settings, 0, state.mtu());
+        let conf = translate::member_conf(&member.settings, 0, state.settings.inner_mtu());
         let tuning = translate::tuning(&member.settings, &mut self.firewalls)?;
         let tuning = state.tuning(vtep, tuning);
         self.plane.set_overlay(id, conf, tuning).map_err(failed)?;
@@ -424,6 +440,7 @@ impl Ports {
         changes: Vec<(u16, MacAddr, Option<Behind>)>,
     ) -> Result<(), BackendError> {
         let mut entries = Vec::with_capacity(changes.len());
+        let mut asked = Vec::new();
         let statics = self.statics_of(name);
         for (vlan, mac, told) in changes {
             let key = (vlan, mac);
@@ -434,7 +451,13 @@ impl Ports {
                         continue;
                     };
                     let vni = state.vni_of(vlan).unwrap_or_default();
-                    state.take_pushed(key);
+                    asked.extend(
+                        state
+                            .take_pushed(key)
+                            .into_iter()
+                            .map(|ip| (vlan, ip, None)),
+                    );
+                    asked.extend(ips.iter().map(|ip| (vlan, *ip, Some(mac))));
                     let target = (vni, to);
                     if let Some(target) = state.targets.get_mut(&target) {
                         target.pushed += 1;
@@ -443,9 +466,9 @@ impl Ports {
                     Some(place)
                 }
                 None => {
-                    if let Some(state) = self.overlay_mut(name) {
-                        state.take_pushed(key);
-                    }
+                    let state = self.overlay_mut(name);
+                    let gone = state.map_or_else(Vec::new, |state| state.take_pushed(key));
+                    asked.extend(gone.into_iter().map(|ip| (vlan, ip, None)));
                     None
                 }
             };
@@ -453,6 +476,7 @@ impl Ports {
                 entries.push((vlan, mac_word(mac), place));
             }
         }
+        self.tell_neighbours(name, asked);
         let bridge = self.members.get(name).map(|member| member.bridge.clone());
         let Some(bridge) = bridge.and_then(|bridge| self.bridges.get(&bridge)) else {
             return Ok(());
@@ -626,7 +650,9 @@ impl Ports {
     pub(super) fn overlay_status(&self, member: &MemberState, overlay: &Overlay) -> Status {
         let missing = overlay.missing.as_ref();
         let missing = missing.map(|why| format!("the underlay is not there: {why}"));
-        let reason = missing.or_else(|| overlay.trouble.clone());
+        let reason = missing
+            .or_else(|| overlay.trouble.clone())
+            .or_else(|| overlay.lost());
         let listen = overlay.settings.listen.map(|listen| listen.to_string());
         let networks = overlay.networks.iter().map(|(vlan, vni)| match vlan {
             0 => vni.to_string(),
@@ -665,16 +691,31 @@ impl Overlay {
         Some(target.place)
     }
 
-    /// Takes out what the search told of an address.
-    fn take_pushed(&mut self, key: (u16, MacAddr)) {
+    /// Takes out what the search told of an address: its IP addresses.
+    fn take_pushed(&mut self, key: (u16, MacAddr)) -> Vec<IpAddr> {
         let Some(pushed) = self.pushed.remove(&key) else {
-            return;
+            return Vec::new();
         };
         if let Some(target) = self.targets.get_mut(&pushed.target) {
             target.pushed -= 1;
             if target.pushed == 0 {
                 self.idle.insert(pushed.target);
             }
+        }
+        pushed.ips
+    }
+
+    /// What questions for IP addresses of other hosts are answered with: VLAN, address, and whose it is.
+    pub(super) fn answers(&self) -> impl Iterator<Item = (u16, IpAddr, Option<MacAddr>)> {
+        let all = self.pushed.iter();
+        all.flat_map(|((vlan, mac), pushed)| pushed.ips.iter().map(|ip| (*vlan, *ip, Some(*mac))))
+    }
+
+    /// Whether such questions are answered.
+    pub(super) fn answers_for(&self, ip: IpAddr) -> bool {
+        match ip {
+            IpAddr::V4(_) => self.settings.proxies.arp,
+            IpAddr::V6(_) => self.settings.proxies.ndp,
         }
     }
 }

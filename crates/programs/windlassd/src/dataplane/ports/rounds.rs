@@ -72,6 +72,7 @@ impl Ports {
             let _ = namespaces.take_changes();
             self.look_for_namespaces();
         }
+        self.hear_searches();
         if woken.condemned {
             self.take_condemned();
         }

@@ -1,0 +1,360 @@
+//! What searches tell of an overlay's targets, and what they are told of this host's endpoints.
+//!
+//! # Model
+//! Searches run on the look-up thread ([`Lookups`]), which starts with the first overlay that needs one. It tells over a bounded
+//! channel, read in each round of this thread. An overlay that is made waits for the first word of its search, so that a mistake is
+//! the answer to whoever made it; a daemon that starts does not wait, and its overlays are degraded until the search speaks.
+//!
+//! A registry is told of each VNIC on the overlay's bridge, in each network: its address, the IP addresses that it may use, and whether
+//! it is live.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+use windlass_api::{MacAddr, Name, OverlaySettings, Properties, Scope, Search, Value};
+use windlass_lookup::protocol::EndpointState;
+use windlass_lookup::table::Changes;
+use windlass_sys::eventfd;
+
+use super::{Behind, Overlay};
+use crate::backend::BackendError;
+use crate::dataplane::ports::{MemberState, Ports};
+use crate::lookup::{Endpoint, LookupConf, LookupKind, Lookups, PluginFrom, PluginUser, Told};
+
+/// Time that a search has for its first word, when an overlay is made or changed.
+const FIRST_WORD: Duration = Duration::from_secs(5);
+/// Messages of searches that wait for this thread at most: eight whole tables in an edit.
+const TOLD_MAX: usize = 256;
+/// The plugin of `search=etcd`.
+const ETCD_PLUGIN: &str = "windlass-lookup-etcd";
+/// Where it is, if it is not beside the daemon.
+const PLUGINS: &str = "/usr/lib/windlass";
+
+/// The look-up thread, and what it has told.
+pub(in crate::dataplane::ports) struct Searches {
+    /// Dropped before the look-up thread is waited for, which may wait for room here.
+    told: Receiver<(Name, Told)>,
+    to: SyncSender<(Name, Told)>,
+    lookups: Option<Lookups>,
+    /// The stored configuration has been made: overlays that come now wait for their search.
+    pub(in crate::dataplane::ports) has_begun: bool,
+}
+
+impl Default for Searches {
+    fn default() -> Self {
+        let (to, told) = sync_channel(TOLD_MAX);
+        Searches {
+            told,
+            to,
+            lookups: None,
+            has_begun: false,
+        }
+    }
+}
+
+/// What a registry knows of one endpoint of this host.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Announced {
+    ips: Vec<IpAddr>,
+    state: EndpointState,
+}
+
+/// What the registry says of an endpoint that was announced: which host has it.
+pub(super) type Lost = BTreeMap<(u32, MacAddr), String>;
+
+/// Where a plugin that comes with windlass is.
+fn plugin(name: &str) -> PathBuf {
+    let own = std::env::current_exe().unwrap_or_default();
+    let beside = own.with_file_name(name);
+    match beside.exists() {
+        true => beside,
+        false => PathBuf::from(PLUGINS).join(name),
+    }
+}
+
+/// The properties of an overlay whose names begin with `prefix`, as a plugin is told them.
+fn told_properties(set: &Properties, prefix: &str) -> BTreeMap<String, serde_json::Value> {
+    let rows = windlass_api::properties(Scope::Overlay).map(|row| row.option.name);
+    let own = rows.filter(|name| name.starts_with(prefix));
+    let values = own.filter_map(|name| Some((name, set.effective(Scope::Overlay, name)?)));
+    let json = values.filter_map(|(name, value)| {
+        let value = match value {
+            Value::Text(text) if text.is_empty() => return None,
+            Value::Text(text) => text.into(),
+            Value::Number(number) => number.into(),
+            Value::Flag(flag) => flag.into(),
+            Value::Vlans(vlans) => vlans.to_string().into(),
+        };
+        Some((name.to_owned(), value))
+    });
+    json.collect()
+}
+
+/// How the targets of an overlay are looked up; `None` if everything stands in its properties.
+pub(super) fn lookup_kind(
+    search: Search,
+    settings: &OverlaySettings,
+    set: &Properties,
+) -> Option<LookupKind> {
+    let text = |name: &str| match set.effective(Scope::Overlay, name) {
+        Some(Value::Text(text)) if !text.is_empty() => Some(text),
+        _ => None,
+    };
+    match search {
+        Search::Direct | Search::Learn => None,
+        Search::Files => Some(LookupKind::Files {
+            config: settings.file.clone().unwrap_or_default(),
+        }),
+        Search::Etcd => {
+            let mut properties = told_properties(set, "etcd/");
+            let listen = settings.listen.map(|listen| listen.to_string());
+            properties.insert("vtep".to_owned(), listen.unwrap_or_default().into());
+            Some(LookupKind::Plugin {
+                from: PluginFrom::Command(vec![plugin(ETCD_PLUGIN).display().to_string()]),
+                properties,
+            })
+        }
+        Search::Plugin => Some(LookupKind::Plugin {
+            from: match text("plugin/socket") {
+                Some(socket) => PluginFrom::Socket(socket.into()),
+                None => PluginFrom::Command(
+                    text("plugin/command")
+                        .unwrap_or_default()
+                        .split_whitespace()
+                        .map(str::to_owned)
+                        .collect(),
+                ),
+            },
+            properties: told_properties(set, "plugin/"),
+        }),
+    }
+}
+
+impl Ports {
+    /// The look-up thread, which is started if it is not there.
+    fn lookups(&mut self) -> Result<&Lookups, BackendError> {
+        if self.searches.lookups.is_none() {
+            let (to, wake) = (self.searches.to.clone(), self.wake.clone());
+            let tell = move |name: &Name, told: Told| {
+                // Where this thread has ended there is nobody to be told.
+                let _ = to.send((name.clone(), told));
+                let _ = eventfd::signal(&*wake);
+            };
+            let lookups = Lookups::new(PluginUser::find(), tell)
+                .map_err(|error| BackendError::Host(format!("the look-up thread: {error}")))?;
+            self.searches.lookups = Some(lookups);
+        }
+        let missing = || BackendError::Host("there is no look-up thread".to_owned());
+        self.searches.lookups.as_ref().ok_or_else(missing)
+    }
+
+    /// Has an overlay's search begin, or go on with other properties.
+    ///
+    /// # Errors
+    /// What is wrong with it, in the search's own words.
+    pub(super) fn begin_search(&mut self, name: &Name, is_new: bool) -> Result<(), BackendError> {
+        let has_begun = self.searches.has_begun;
+        let Some(state) = self.overlay(name) else {
+            return Ok(());
+        };
+        let Some(kind) = state.lookup.clone() else {
+            return Ok(());
+        };
+        let conf = LookupConf {
+            overlay: name.clone(),
+            vnis: state.networks.clone(),
+            kind,
+        };
+        let lookups = self.lookups()?;
+        let started = match is_new {
+            true => lookups.start(conf),
+            false => lookups.set(conf),
+        };
+        if !has_begun {
+            return Ok(());
+        }
+        let refused = |error| BackendError::Host(format!("search of overlay `{name}`: {error}"));
+        let begun = started.wait(FIRST_WORD).map_err(refused);
+        if begun.is_err() && is_new {
+            self.end_search(name);
+        }
+        begun
+    }
+
+    /// Ends the search of an overlay.
+    pub(in crate::dataplane::ports) fn end_search(&self, name: &Name) {
+        if let Some(lookups) = &self.searches.lookups {
+            lookups.stop(name);
+        }
+    }
+
+    /// Takes in what searches have told.
+    pub(in crate::dataplane::ports) fn hear_searches(&mut self) {
+        // Those that come meanwhile wake this thread again.
+        for _ in 0..TOLD_MAX {
+            let Ok((name, told)) = self.searches.told.try_recv() else {
+                return;
+            };
+            if let Err(error) = self.told(&name, told) {
+                tracing::error!("{name}: {error}");
+                if let Some(state) = self.overlay_mut(&name) {
+                    state.trouble = Some(error.to_string());
+                }
+                self.sink.changed(&name);
+            }
+        }
+    }
+
+    fn told(&mut self, name: &Name, told: Told) -> Result<(), BackendError> {
+        let Some(state) = self.overlay_mut(name) else {
+            return Ok(());
+        };
+        match told {
+            Told::Entries { vni, changes } => return self.told_entries(name, vni, changes),
+            Told::Flood { vni, targets } => {
+                state.flooded.insert(vni, targets);
+                return self
+                    .match_floods(name)
+                    .and_then(|()| self.remove_idle(name));
+            }
+            Told::Degraded(why) => state.trouble = Some(why),
+            Told::Restored => state.trouble = None,
+            Told::Owned { vni, mac, .. } => {
+                state.lost.remove(&(vni, MacAddr(mac.0)));
+            }
+            Told::Refused { vni, mac, by } => {
+                let mac = MacAddr(mac.0);
+                tracing::warn!("{name}: {mac} in VNI {vni} is an endpoint of host {by}");
+                state.lost.insert((vni, mac), by);
+            }
+            Told::Host { .. } | Told::Answer { .. } => return Ok(()),
+        }
+        self.sink.changed(name);
+        Ok(())
+    }
+
+    fn told_entries(
+        &mut self,
+        name: &Name,
+        vni: u32,
+        changes: Changes,
+    ) -> Result<(), BackendError> {
+        let Some(vlan) = self.overlay(name).and_then(|state| state.vlan_of(vni)) else {
+            return Ok(());
+        };
+        let changes = changes.into_iter().map(|(mac, record)| {
+            let behind = record.map(|record| Behind {
+                to: record.target,
+                ips: record.ips,
+            });
+            (vlan, MacAddr(mac.0), behind)
+        });
+        self.push(name, changes.collect())
+    }
+
+    /// Tells registries which endpoints this host has.
+    pub(in crate::dataplane::ports) fn announce(&mut self) {
+        let registries = self.members.iter().filter(|(_, member)| {
+            let state = member.overlay.as_deref();
+            state.is_some_and(|state| matches!(state.search, Search::Etcd | Search::Plugin))
+        });
+        let registries: Vec<Name> = registries.map(|(name, _)| name.clone()).collect();
+        for name in registries {
+            let wanted = self.endpoints_of(&name);
+            let (Some(lookups), Some(member)) = (&self.searches.lookups, self.members.get(&name))
+            else {
+                continue;
+            };
+            let Some(state) = member.overlay.as_deref() else {
+                continue;
+            };
+            for ((vni, mac), endpoint) in &wanted {
+                if state.announced.get(&(*vni, *mac)) != Some(endpoint) {
+                    lookups.announce(
+                        &name,
+                        Endpoint {
+                            vni: *vni,
+                            mac: windlass_wire::MacAddr(mac.0),
+                            ips: endpoint.ips.clone(),
+                            state: endpoint.state,
+                        },
+                    );
+                }
+            }
+            for (vni, mac) in state
+                .announced
+                .keys()
+                .filter(|key| !wanted.contains_key(key))
+            {
+                lookups.retire(&name, *vni, windlass_wire::MacAddr(mac.0));
+            }
+            if let Some(state) = self.overlay_mut(&name) {
+                state.lost.retain(|key, _| wanted.contains_key(key));
+                state.announced = wanted;
+            }
+        }
+    }
+
+    /// What VNICs an overlay carries, in each of its networks.
+    fn endpoints_of(&self, overlay: &Name) -> BTreeMap<(u32, MacAddr), Announced> {
+        let mut endpoints = BTreeMap::new();
+        let Some(own) = self.members.get(overlay) else {
+            return endpoints;
+        };
+        let (Some(state), Some(bridge)) = (&own.overlay, self.bridges.get(&own.bridge)) else {
+            return endpoints;
+        };
+        let neighbours = self.members.values().filter(|m| m.bridge == own.bridge);
+        for member in neighbours.filter(|member| member.own.is_some()) {
+            let macs = member.own.into_iter().chain(member.settings.macs.iter());
+            let vlans: &[u16] = if bridge.filtering {
+                &member.vlans
+            } else {
+                &[0]
+            };
+            let vnis = vlans.iter().filter_map(|vlan| state.vni_of(*vlan));
+            let vnis: Vec<u32> = vnis.collect();
+            for mac in macs {
+                let told = Announced {
+                    ips: addresses_of(member),
+                    state: match member.settings.standby {
+                        true => EndpointState::Standby,
+                        false => EndpointState::Active,
+                    },
+                };
+                endpoints.extend(vnis.iter().map(|vni| ((*vni, mac), told.clone())));
+            }
+        }
+        endpoints
+    }
+}
+
+/// The IP addresses of hosts that a VNIC may use.
+fn addresses_of(member: &MemberState) -> Vec<IpAddr> {
+    let ips = member.settings.guard.ips.iter().flat_map(|ips| ips.iter());
+    let hosts = ips.filter(|(ip, bits)| *bits == if ip.is_ipv4() { 32 } else { 128 });
+    hosts.map(|(ip, _)| ip).collect()
+}
+
+impl Overlay {
+    /// The targets that the search wants flooded.
+    pub(super) fn told_floods(&self) -> impl Iterator<Item = (u32, SocketAddr)> {
+        let all = self.flooded.iter();
+        all.flat_map(|(vni, hosts)| hosts.iter().map(move |host| (*vni, *host)))
+    }
+
+    /// What the registry says against this host's endpoints, in a sentence.
+    pub(super) fn lost(&self) -> Option<String> {
+        let ((vni, mac), by) = self.lost.first_key_value()?;
+        let more = match self.lost.len() {
+            1 => String::new(),
+            n => format!(" ({} more)", n - 1),
+        };
+        Some(format!(
+            "{mac} in VNI {vni} is an endpoint of host {by}{more}"
+        ))
+    }
+}
