@@ -175,6 +175,12 @@ _windlass() {
             windlass__subcmd__overlay,get)
                 cmd="windlass__subcmd__overlay__subcmd__get"
                 ;;
+            windlass__subcmd__overlay,host)
+                cmd="windlass__subcmd__overlay__subcmd__host"
+                ;;
+            windlass__subcmd__overlay,resync)
+                cmd="windlass__subcmd__overlay__subcmd__resync"
+                ;;
             windlass__subcmd__overlay,set)
                 cmd="windlass__subcmd__overlay__subcmd__set"
                 ;;
@@ -186,6 +192,12 @@ _windlass() {
                 ;;
             windlass__subcmd__overlay,target)
                 cmd="windlass__subcmd__overlay__subcmd__target"
+                ;;
+            windlass__subcmd__overlay__subcmd__host,forget)
+                cmd="windlass__subcmd__overlay__subcmd__host__subcmd__forget"
+                ;;
+            windlass__subcmd__overlay__subcmd__host,show)
+                cmd="windlass__subcmd__overlay__subcmd__host__subcmd__show"
                 ;;
             windlass__subcmd__overlay__subcmd__target,delete)
                 cmd="windlass__subcmd__overlay__subcmd__target__subcmd__delete"
@@ -2224,7 +2236,7 @@ _windlass() {
             return 0
             ;;
         windlass__subcmd__overlay)
-            opts="-j -p -o -H -h --json --parsable --output --no-header --no-color --timeout --socket --help create delete show set get show-props target"
+            opts="-j -p -o -H -h --json --parsable --output --no-header --no-color --timeout --socket --help create delete show set get show-props target host resync"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -2398,6 +2410,170 @@ _windlass() {
             ;;
         windlass__subcmd__overlay__subcmd__get)
             opts="-j -p -o -H -h --json --parsable --output --no-header --no-color --timeout --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --output)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        windlass__subcmd__overlay__subcmd__host)
+            opts="-j -p -o -H -h --json --parsable --output --no-header --no-color --timeout --socket --help show forget"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --output)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        windlass__subcmd__overlay__subcmd__host__subcmd__forget)
+            opts="-j -p -o -H -h --json --parsable --output --no-header --no-color --timeout --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --output)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        windlass__subcmd__overlay__subcmd__host__subcmd__show)
+            opts="-j -p -o -H -h --json --parsable --output --no-header --no-color --timeout --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --output)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        windlass__subcmd__overlay__subcmd__resync)
+            opts="-j -p -o -H -h --accept --json --parsable --output --no-header --no-color --timeout --socket --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

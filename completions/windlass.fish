@@ -325,21 +325,23 @@ complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_see
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show-props" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show-props" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand uplink; and __fish_seen_subcommand_from show-props" -s h -l help -d 'Print help'
-complete -c windlass -n "__fish_windlass_using_subcommand overlay; and not __fish_seen_subcommand_from create delete show set get show-props target" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
-complete -c windlass -n "__fish_windlass_using_subcommand overlay; and not __fish_seen_subcommand_from create delete show set get show-props target" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
-complete -c windlass -n "__fish_windlass_using_subcommand overlay; and not __fish_seen_subcommand_from create delete show set get show-props target" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand overlay; and not __fish_seen_subcommand_from create delete show set get show-props target" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
-complete -c windlass -n "__fish_windlass_using_subcommand overlay; and not __fish_seen_subcommand_from create delete show set get show-props target" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
-complete -c windlass -n "__fish_windlass_using_subcommand overlay; and not __fish_seen_subcommand_from create delete show set get show-props target" -s H -l no-header -d 'Write no titles'
-complete -c windlass -n "__fish_windlass_using_subcommand overlay; and not __fish_seen_subcommand_from create delete show set get show-props target" -l no-color -d 'Write no colours; so does NO_COLOR'
-complete -c windlass -n "__fish_windlass_using_subcommand overlay; and not __fish_seen_subcommand_from create delete show set get show-props target" -s h -l help -d 'Print help'
-complete -c windlass -n "__fish_windlass_using_subcommand overlay; and not __fish_seen_subcommand_from create delete show set get show-props target" -f -a "create" -d 'Make an overlay: a member of a bridge whose frames go to other hosts'
-complete -c windlass -n "__fish_windlass_using_subcommand overlay; and not __fish_seen_subcommand_from create delete show set get show-props target" -f -a "delete" -d 'Remove an overlay, with the bridge that came with it'
-complete -c windlass -n "__fish_windlass_using_subcommand overlay; and not __fish_seen_subcommand_from create delete show set get show-props target" -f -a "show" -d 'List overlays, their states, their targets or their statistics'
-complete -c windlass -n "__fish_windlass_using_subcommand overlay; and not __fish_seen_subcommand_from create delete show set get show-props target" -f -a "set" -d 'Set properties of an overlay'
-complete -c windlass -n "__fish_windlass_using_subcommand overlay; and not __fish_seen_subcommand_from create delete show set get show-props target" -f -a "get" -d 'Show what it is and what can be set on it'
-complete -c windlass -n "__fish_windlass_using_subcommand overlay; and not __fish_seen_subcommand_from create delete show set get show-props target" -f -a "show-props" -d 'List what can be set'
-complete -c windlass -n "__fish_windlass_using_subcommand overlay; and not __fish_seen_subcommand_from create delete show set get show-props target" -f -a "target" -d 'Addresses behind remote hosts'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and not __fish_seen_subcommand_from create delete show set get show-props target host resync" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and not __fish_seen_subcommand_from create delete show set get show-props target host resync" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and not __fish_seen_subcommand_from create delete show set get show-props target host resync" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and not __fish_seen_subcommand_from create delete show set get show-props target host resync" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and not __fish_seen_subcommand_from create delete show set get show-props target host resync" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and not __fish_seen_subcommand_from create delete show set get show-props target host resync" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and not __fish_seen_subcommand_from create delete show set get show-props target host resync" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and not __fish_seen_subcommand_from create delete show set get show-props target host resync" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and not __fish_seen_subcommand_from create delete show set get show-props target host resync" -f -a "create" -d 'Make an overlay: a member of a bridge whose frames go to other hosts'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and not __fish_seen_subcommand_from create delete show set get show-props target host resync" -f -a "delete" -d 'Remove an overlay, with the bridge that came with it'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and not __fish_seen_subcommand_from create delete show set get show-props target host resync" -f -a "show" -d 'List overlays, their states, their targets or their statistics'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and not __fish_seen_subcommand_from create delete show set get show-props target host resync" -f -a "set" -d 'Set properties of an overlay'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and not __fish_seen_subcommand_from create delete show set get show-props target host resync" -f -a "get" -d 'Show what it is and what can be set on it'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and not __fish_seen_subcommand_from create delete show set get show-props target host resync" -f -a "show-props" -d 'List what can be set'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and not __fish_seen_subcommand_from create delete show set get show-props target host resync" -f -a "target" -d 'Addresses behind remote hosts'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and not __fish_seen_subcommand_from create delete show set get show-props target host resync" -f -a "host" -d 'Hosts of an overlay\'s registry'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and not __fish_seen_subcommand_from create delete show set get show-props target host resync" -f -a "resync" -d 'Take a registry as it is, though it is younger than what is known: what it lacks is forgotten'
 complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from create" -l bridge -d 'Bridge that it joins [default: a bridge of its own name, which comes and goes with it]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from create" -l encap -d 'How frames are put on the wire: vxlan' -r -f -a "vxlan\t''"
 complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from create" -l search -d 'How the host of an address is found: direct, files, learn, etcd or plugin' -r -f
@@ -419,6 +421,25 @@ complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_se
 complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from target" -f -a "set" -d 'Say behind which host an address is; it holds before what the search says'
 complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from target" -f -a "delete" -d 'Forget what set has said'
 complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from target" -f -a "flush" -d 'Forget what was learned, or answered by a plugin'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from host" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from host" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from host" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from host" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from host" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from host" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from host" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from host" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from host" -f -a "show" -d 'List hosts'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from host" -f -a "forget" -d 'Take the records of a host that does not come back out of the registry'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from resync" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from resync" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from resync" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from resync" -l accept -d 'Addresses that the registry lacks may go'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from resync" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from resync" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from resync" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from resync" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand overlay; and __fish_seen_subcommand_from resync" -s h -l help -d 'Print help'
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props rules qemu-args libvirt-xml" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props rules qemu-args libvirt-xml" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand vnic; and not __fish_seen_subcommand_from create delete show set get show-props rules qemu-args libvirt-xml" -l socket -d 'The daemon\'s control socket' -r -F

@@ -41,6 +41,9 @@
 //! | `/v1/uplinks`, `/v1/uplinks/NAME` | the same | [`Uplink`], [`UplinkPatch`] | [`UplinkView`]; [`Applied`] |
 //! | `/v1/overlays`, `/v1/overlays/NAME` | the same | [`Overlay`], [`OverlayPatch`] | [`OverlayView`]; [`Applied`] |
 //! | `/v1/overlays/NAME/targets` | GET (query [`TargetQuery`]) | | list of [`TargetView`] |
+//! | `/v1/overlays/NAME/hosts` | GET | | list of [`HostView`] |
+//! | `/v1/overlays/NAME/hosts/HOST` | DELETE | | its records go out of the registry |
+//! | `/v1/overlays/NAME/resync` | POST | | the registry is believed, though it is younger than what is known |
 //! | `/v1/overlays/NAME/targets/flush` | POST | [`TargetQuery`] | [`Flushed`]: learned ones, answers of a plugin |
 //! | `/v1/vnics`, `/v1/vnics/NAME` | the same | [`Vnic`], [`VnicPatch`] | [`VnicView`]; [`Applied`] |
 //! | `/v1/flows`, `/v1/flows/NAME` | the same | [`Flow`], [`FlowPatch`] | [`FlowView`]; [`Applied`] |
@@ -112,8 +115,8 @@ pub use object::{
 };
 pub use option::{AUTO, DAEMON_OPTIONS, OptionSpec, Value, ValueError, ValueKind};
 pub use overlay::{
-    Encap, Overlay, OverlayPatch, OverlaySettings, OverlayView, Search, TargetKind, TargetQuery,
-    TargetView, Unknown,
+    Encap, HostLife, HostView, Overlay, OverlayPatch, OverlaySettings, OverlayView, Search,
+    TargetKind, TargetQuery, TargetView, Unknown,
 };
 pub use property::{
     BridgeSettings, MemberSettings, PROPERTIES, Properties, PropertyError, PropertyPatch,

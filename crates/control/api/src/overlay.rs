@@ -32,7 +32,7 @@ mod rows;
 mod view;
 
 pub(crate) use rows::ROWS;
-pub use view::{OverlayView, TargetKind, TargetQuery, TargetView};
+pub use view::{HostLife, HostView, OverlayView, TargetKind, TargetQuery, TargetView};
 
 /// Overlays in a document at most.
 pub const OVERLAYS_MAX: usize = 1_024;

@@ -46,7 +46,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use windlass_api::{
-    Applied, DaemonView, Document, FdbAdd, FdbPage, FdbQuery, Flushed, MigrationCheck,
+    Applied, DaemonView, Document, FdbAdd, FdbPage, FdbQuery, Flushed, HostView, MigrationCheck,
     MigrationChecked, Moved, Name, RecentDrops, RuleView, Stats, TargetQuery, TargetView,
     VndCreate, VndName, VndPatch, VndView, WorkerMove, WorkerStats, ZoneRef,
 };
@@ -246,6 +246,34 @@ impl Client {
         self.call(Request::get(format!(
             "/v1/overlays/{overlay}/targets{query}"
         )))
+    }
+
+    /// The hosts of an overlay's registry.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn hosts(&self, overlay: &Name) -> Result<Vec<HostView>, Error> {
+        self.call(Request::get(format!("/v1/overlays/{overlay}/hosts")))
+    }
+
+    /// Takes a host's records out of an overlay's registry. `host` has letters, digits, dots, dashes and underscores.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn forget_host(&self, overlay: &Name, host: &str) -> Result<Applied, Error> {
+        let path = format!("/v1/overlays/{overlay}/hosts/{host}");
+        self.call(Request::bare("DELETE", path))
+    }
+
+    /// Has an overlay take its registry as it is, though that is younger than what is known.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn resync(&self, overlay: &Name) -> Result<Applied, Error> {
+        self.call(Request::bare(
+            "POST",
+            format!("/v1/overlays/{overlay}/resync"),
+        ))
     }
 
     /// Forgets what was learned of targets that match the query.

@@ -16,7 +16,7 @@ pub struct FieldRow {
 
 /// The fields of the tables of a command (`vnic show`, `vnic show -s`, `fdb show`, ...), in order.
 pub fn fields() -> Vec<(&'static str, Vec<FieldRow>)> {
-    let tables: [(&str, &[Column]); 26] = [
+    let tables: [(&str, &[Column]); 27] = [
         ("zone show", ZONE),
         ("bridge show", BRIDGE),
         ("bridge show -s", TABLE),
@@ -28,6 +28,7 @@ pub fn fields() -> Vec<(&'static str, Vec<FieldRow>)> {
         ("overlay show -f", FAULTS),
         ("overlay show -t", TARGET),
         ("overlay show -s", TRAFFIC),
+        ("overlay host show", HOST),
         ("vnic show", VNIC),
         ("vnic show -s", TRAFFIC),
         ("stat", TRAFFIC),
@@ -149,6 +150,15 @@ columns! {
     "target" usual "Underlay address and port of the remote host." |row| at(row, "/target");
     "since" usual "Seconds since a learned address was seen last." |row| at(row, "/age_s");
     "kind" usual "static (set by hand), pushed (by the search), learned, pending or flood." |row| at(row, "/kind");
+}
+
+columns! {
+    /// `overlay host show`.
+    HOST:
+    "overlay" usual "Name of the overlay." |row| at(row, "/overlay");
+    "host" usual "Name of the host in the registry." |row| at(row, "/host");
+    "targets" usual "Its underlay addresses and ports." |row| at(row, "/targets");
+    "state" usual "alive, or unsure: it has not said so for 30 s." |row| at(row, "/state");
 }
 
 /// The bridge of an overlay: without one, that of its name.

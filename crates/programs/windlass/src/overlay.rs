@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use windlass_api::{
-    Document, Encap, ErrorCode, FdbAdd, FdbQuery, MacAddr, Name, Overlay, OverlayPatch,
+    Document, Encap, ErrorCode, FdbAdd, FdbQuery, HostView, MacAddr, Name, Overlay, OverlayPatch,
     OverlayView, Properties, PropertyPatch, Scope, State, StaticKind, TargetQuery, TargetView,
     property,
 };
@@ -14,8 +14,8 @@ use crate::failure::Failure;
 use crate::fields;
 use crate::objects::{self, Fact, Object, properties_differ};
 use crate::options::{
-    OverlayCreate, OverlayShow, OverlayVerb, TargetDelete, TargetSet, TargetShow, TargetVerb,
-    TargetsOf,
+    HostVerb, OverlayCreate, OverlayShow, OverlayVerb, TargetDelete, TargetSet, TargetShow,
+    TargetVerb, TargetsOf,
 };
 use crate::table::{Chosen, Column, Form};
 use crate::{property as properties, statistics};
@@ -80,6 +80,21 @@ pub(crate) fn run(session: &mut Session<'_>, verb: OverlayVerb) -> Result<(), Fa
         }
         OverlayVerb::Properties(verb) => properties::run::<Overlay>(session, &verb),
         OverlayVerb::Target(verb) => target(session, verb),
+        OverlayVerb::Host(HostVerb::Show(args)) => hosts(session, &args.names),
+        OverlayVerb::Host(HostVerb::Forget(args)) => {
+            let (name, host) = (&args.name.name, &args.host);
+            let what = format!("forget host {host} of overlay {name}");
+            let done = session.client(&what)?.forget_host(name, host);
+            let applied = done.map_err(|error| Failure::of(what, error))?;
+            session.applied(&applied, false)
+        }
+        OverlayVerb::Resync(args) => {
+            let name = &args.name.name;
+            let what = format!("resync overlay {name}");
+            let done = session.client(&what)?.resync(name);
+            let applied = done.map_err(|error| Failure::of(what, error))?;
+            session.applied(&applied, false)
+        }
     }
 }
 
@@ -185,6 +200,29 @@ fn targets(session: &mut Session<'_>, names: &[Name], of: &TargetsOf) -> Result<
         let found = session.client(&what)?.targets(overlay, &query);
         let found = found.map_err(|error| Failure::of(what, error))?;
         rows.extend(found.into_iter().map(|target| Row { overlay, target }));
+    }
+    session.rows(&rows, &chosen)
+}
+
+#[derive(Serialize)]
+struct HostRow<'a> {
+    overlay: &'a Name,
+    #[serde(flatten)]
+    host: HostView,
+}
+
+fn hosts(session: &mut Session<'_>, names: &[Name]) -> Result<(), Failure> {
+    let Some(chosen) = session.choose(fields::HOST)? else {
+        return Ok(());
+    };
+    let views = objects::views::<Overlay>(session, names)?;
+    let mut rows = Vec::new();
+    for view in &views {
+        let overlay = &view.config.name;
+        let what = format!("show hosts of overlay {overlay}");
+        let found = session.client(&what)?.hosts(overlay);
+        let found = found.map_err(|error| Failure::of(what, error))?;
+        rows.extend(found.into_iter().map(|host| HostRow { overlay, host }));
     }
     session.rows(&rows, &chosen)
 }

@@ -41,9 +41,9 @@ use crate::shares::{Holders, Used};
 use thiserror::Error;
 use windlass_api::{
     Bridge, BridgePlace, CaptureDirection, CaptureKind, Counters, ErrorBody, ErrorCode, EventKind,
-    FdbEntry, FdbPage, FdbQuery, Flow, FlowCounters, MacAddr, McastView, Name, NeighboursView,
-    Overlay, SocketPath, StaticEntry, Status, TableStats, TargetQuery, TargetView, TreeView,
-    Uplink, Vnd, VndName, Vnic, WorkerStats, Zone, ZoneRef,
+    FdbEntry, FdbPage, FdbQuery, Flow, FlowCounters, HostView, MacAddr, McastView, Name,
+    NeighboursView, Overlay, SocketPath, StaticEntry, Status, TableStats, TargetQuery, TargetView,
+    TreeView, Uplink, Vnd, VndName, Vnic, WorkerStats, Zone, ZoneRef,
 };
 use windlass_attach::endpoint::Handed;
 use windlass_capture::Program;
@@ -347,6 +347,15 @@ pub trait Backend: Send {
 
     /// Forgets learned addresses behind targets that match, and answers of a plugin; how many.
     fn flush_targets(&mut self, overlay: &Name, query: &TargetQuery) -> u64;
+
+    /// The hosts of an overlay's registry.
+    fn hosts(&self, overlay: &Name) -> Vec<HostView>;
+
+    /// Has the registry of an overlay drop what a host has announced.
+    fn forget_host(&mut self, overlay: &Name, host: &str);
+
+    /// Has an overlay take its registry as it is, though that is younger than what is known.
+    fn resync(&mut self, overlay: &Name);
 
     /// Makes a VNIC and its attachment. A missing namespace or peer leaves it waiting.
     ///

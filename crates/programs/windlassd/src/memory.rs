@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use windlass_api::{
     Bridge, BridgePlace, Counters, FDB_PAGE_DEFAULT, FdbEntry, FdbKind, FdbPage, FdbQuery, Flow,
-    FlowCounters, MacAddr, Name, Overlay, State, StaticEntry, StaticKind, Status, TableStats,
-    TargetQuery, TargetView, Uplink, Vnd, Vnic, WorkerStats,
+    FlowCounters, HostView, MacAddr, Name, Overlay, State, StaticEntry, StaticKind, Status,
+    TableStats, TargetQuery, TargetView, Uplink, Vnd, Vnic, WorkerStats,
 };
 
 use crate::backend::{Backend, BackendError, OverlayCounts, Place, StateSink};
@@ -162,6 +162,14 @@ impl Backend for MemoryBackend {
     fn flush_targets(&mut self, _: &Name, _: &TargetQuery) -> u64 {
         0
     }
+
+    fn hosts(&self, _: &Name) -> Vec<HostView> {
+        Vec::new()
+    }
+
+    fn forget_host(&mut self, _: &Name, _: &str) {}
+
+    fn resync(&mut self, _: &Name) {}
 
     fn create_vnic(&mut self, vnic: &Vnic, place: &Place) -> Result<(), BackendError> {
         let mut memory = self.call(format!("create_vnic {}", vnic.name))?;

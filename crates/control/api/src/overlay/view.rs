@@ -74,6 +74,27 @@ pub struct TargetView {
     pub age_s: Option<u32>,
 }
 
+/// How a host of the registry is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum HostLife {
+    /// It says that it is there.
+    Alive,
+    /// It has not said so for a while. Frames are still sent to it.
+    Unsure,
+}
+
+/// A host of an overlay's registry.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct HostView {
+    /// Its name.
+    pub host: String,
+    /// Its underlay addresses and ports.
+    pub targets: Vec<SocketAddr>,
+    /// How it is.
+    pub state: HostLife,
+}
+
 /// Which targets are meant; all without any.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

@@ -27,6 +27,53 @@ pub(crate) enum OverlayVerb {
         disable_help_subcommand = true
     )]
     Target(TargetVerb),
+    /// Hosts of an overlay's registry.
+    #[command(
+        subcommand,
+        arg_required_else_help = true,
+        disable_help_subcommand = true
+    )]
+    Host(HostVerb),
+    /// Take a registry as it is, though it is younger than what is known: what it lacks is forgotten.
+    Resync(OverlayResync),
+}
+
+/// Arguments of `overlay resync`.
+#[derive(Debug, Args)]
+pub(crate) struct OverlayResync {
+    #[command(flatten)]
+    pub(crate) name: OverlayName,
+    /// Addresses that the registry lacks may go.
+    #[arg(long, required = true)]
+    pub(crate) accept: bool,
+}
+
+/// What may be done with hosts of a registry.
+#[derive(Debug, Subcommand)]
+pub(crate) enum HostVerb {
+    /// List hosts.
+    Show(OverlayNames),
+    /// Take the records of a host that does not come back out of the registry.
+    Forget(HostForget),
+}
+
+/// Arguments of `overlay host forget`.
+#[derive(Debug, Args)]
+pub(crate) struct HostForget {
+    #[command(flatten)]
+    pub(crate) name: OverlayName,
+    /// Name of the host.
+    #[arg(value_hint = ValueHint::Other, value_parser = host_name)]
+    pub(crate) host: String,
+}
+
+/// The name of a host, as a registry takes it.
+fn host_name(text: &str) -> Result<String, String> {
+    let is_good = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
+    match !text.is_empty() && text.len() <= 253 && text.chars().all(is_good) {
+        true => Ok(text.to_owned()),
+        false => Err("not the name of a host".into()),
+    }
 }
 
 /// Arguments of `overlay create`.

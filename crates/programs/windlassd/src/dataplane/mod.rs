@@ -34,9 +34,9 @@ use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, bail};
 use windlass_api::{
-    Bridge, BridgePlace, Counters, FdbEntry, FdbPage, FdbQuery, Flow, FlowCounters, MacAddr,
-    McastView, Name, NeighboursView, Overlay, StaticEntry, Status, TableStats, TargetQuery,
-    TargetView, TreeView, Uplink, Vnd, Vnic, WorkerStats,
+    Bridge, BridgePlace, Counters, FdbEntry, FdbPage, FdbQuery, Flow, FlowCounters, HostView,
+    MacAddr, McastView, Name, NeighboursView, Overlay, StaticEntry, Status, TableStats,
+    TargetQuery, TargetView, TreeView, Uplink, Vnd, Vnic, WorkerStats,
 };
 use windlass_attach::endpoint::Handed;
 use windlass_capture::ring::Shape;
@@ -271,6 +271,21 @@ impl Backend for DataPlaneBackend {
         let (overlay, query) = (overlay.clone(), query.clone());
         self.ask(move |p| p.flush_targets(&overlay, &query))
             .unwrap_or(0)
+    }
+
+    fn hosts(&self, overlay: &Name) -> Vec<HostView> {
+        let overlay = overlay.clone();
+        self.ask(move |p| p.hosts(&overlay)).unwrap_or_default()
+    }
+
+    fn forget_host(&mut self, overlay: &Name, host: &str) {
+        let (overlay, host) = (overlay.clone(), host.to_owned());
+        self.ask(move |p| p.forget_host(&overlay, host));
+    }
+
+    fn resync(&mut self, overlay: &Name) {
+        let overlay = overlay.clone();
+        self.ask(move |p| p.resync(&overlay));
     }
 
     fn create_vnic(&mut self, vnic: &Vnic, place: &Place) -> Result<(), BackendError> {

@@ -6,7 +6,7 @@ use std::time::Instant;
 use rustix::time::{ClockId, clock_gettime};
 use windlass_api::{
     BridgeStats, BridgeView, Counters, DaemonView, Document, ErrorBody, ErrorCode, FdbPage,
-    FdbQuery, Flow, FlowView, Flushed, MacAddr, Member, MemberStats, MigrationCheck,
+    FdbQuery, Flow, FlowView, Flushed, HostView, MacAddr, Member, MemberStats, MigrationCheck,
     MigrationChecked, Moved, Name, Overlay, OverlayView, RuleView, State, Stats, Status,
     TargetQuery, TargetView, Uplink, UplinkView, Vnic, VnicView, WorkerMove, WorkerStats, Zone,
     ZoneView,
@@ -188,6 +188,39 @@ impl Engine {
     ) -> Result<u64, ErrorBody> {
         let name = self.seen_overlay(peer, overlay)?;
         Ok(self.backend.flush_targets(&name, query))
+    }
+
+    /// The hosts of an overlay's registry, for an operator.
+    ///
+    /// # Errors
+    /// As [`Self::targets`].
+    pub fn hosts(&self, peer: &Peer, overlay: &str) -> Result<Vec<HostView>, ErrorBody> {
+        Ok(self.backend.hosts(&self.seen_overlay(peer, overlay)?))
+    }
+
+    /// Has the registry drop what a host has announced.
+    ///
+    /// # Errors
+    /// As [`Self::targets`]; the registry has no such host.
+    pub fn forget_host(&mut self, peer: &Peer, overlay: &str, host: &str) -> Result<(), ErrorBody> {
+        let name = self.seen_overlay(peer, overlay)?;
+        let hosts = self.backend.hosts(&name);
+        let is_there = hosts.iter().any(|view| view.host == *host);
+        is_there
+            .then_some(())
+            .ok_or_else(|| no_such("host", host))?;
+        self.backend.forget_host(&name, host);
+        Ok(())
+    }
+
+    /// Has an overlay take its registry as it is, though that is younger than what is known.
+    ///
+    /// # Errors
+    /// As [`Self::targets`].
+    pub fn resync(&mut self, peer: &Peer, overlay: &str) -> Result<(), ErrorBody> {
+        let name = self.seen_overlay(peer, overlay)?;
+        self.backend.resync(&name);
+        Ok(())
     }
 
     fn seen_overlay(&self, peer: &Peer, name: &str) -> Result<Name, ErrorBody> {

@@ -9,7 +9,7 @@ mod overlays;
 mod vnds;
 
 use axum::Router;
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
 use windlass_api::{ErrorBody, ErrorCode};
 
 use crate::http::{App, Failure};
@@ -58,6 +58,12 @@ pub fn router(app: App) -> Router {
     let router = objects::<Vnics>(router);
     objects::<Flows>(router)
         .route("/v1/overlays/{name}/targets", get(overlays::targets))
+        .route("/v1/overlays/{name}/hosts", get(overlays::hosts))
+        .route(
+            "/v1/overlays/{name}/hosts/{host}",
+            delete(overlays::forget_host),
+        )
+        .route("/v1/overlays/{name}/resync", post(overlays::resync))
         .route("/v1/overlays/{name}/targets/flush", post(overlays::flush))
         .route("/v1/vnds", get(vnds::list).post(vnds::create))
         .route(

@@ -9,10 +9,10 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 use windlass_api::{
     Applied, Bridge, BridgePatch, BridgeView, DaemonView, Document, ErrorBody, FdbAdd, FdbPage,
-    FdbQuery, Flow, FlowPatch, FlowView, Flushed, MigrationCheck, MigrationChecked, MonitorEvent,
-    Moved, Overlay, OverlayPatch, OverlayView, RecentDrops, RuleView, Stats, TargetQuery,
-    TargetView, Uplink, UplinkPatch, UplinkView, VndCreate, VndPatch, VndView, Vnic, VnicPatch,
-    VnicView, WorkerMove, WorkerStats, Zone, ZonePatch, ZoneView,
+    FdbQuery, Flow, FlowPatch, FlowView, Flushed, HostView, MigrationCheck, MigrationChecked,
+    MonitorEvent, Moved, Overlay, OverlayPatch, OverlayView, RecentDrops, RuleView, Stats,
+    TargetQuery, TargetView, Uplink, UplinkPatch, UplinkView, VndCreate, VndPatch, VndView, Vnic,
+    VnicPatch, VnicView, WorkerMove, WorkerStats, Zone, ZonePatch, ZoneView,
 };
 
 use super::document::ApplyQuery;
@@ -155,7 +155,26 @@ fn object_operations(list: &mut Vec<Operation>) {
 }
 
 fn overlay_operations(list: &mut Vec<Operation>) {
+    let applied = of::<Applied>;
     list.extend([
+        operation(
+            "get",
+            "/v1/overlays/{name}/hosts",
+            "Show the hosts of an overlay's registry.",
+            of::<Vec<HostView>>,
+        ),
+        operation(
+            "delete",
+            "/v1/overlays/{name}/hosts/{host}",
+            "Take a host's records out of the registry.",
+            applied,
+        ),
+        operation(
+            "post",
+            "/v1/overlays/{name}/resync",
+            "Take the registry as it is, though it is younger than what is known.",
+            applied,
+        ),
         operation(
             "get",
             "/v1/overlays/{name}/targets",

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use windlass_api::{
-    Counters, MacAddr, Name, Object, OverlaySettings, Search, State, Status, TargetKind,
+    Counters, HostLife, MacAddr, Name, Object, OverlaySettings, Search, State, Status, TargetKind,
     TargetQuery, TargetView,
 };
 use windlass_attach::vxlan::{Tos, Vtep, VtepConf};
@@ -83,6 +83,8 @@ pub(super) struct Overlay {
     trouble: Option<String>,
     /// Hosts that get what is flooded in a network, as the search told.
     flooded: BTreeMap<u32, Vec<SocketAddr>>,
+    /// Hosts of the registry.
+    hosts: BTreeMap<String, (Vec<SocketAddr>, HostLife)>,
     /// What the registry was told of this host.
     announced: BTreeMap<(u32, MacAddr), Announced>,
     /// Those of them that it refused.
@@ -101,6 +103,7 @@ impl Overlay {
             networks: settings.networks(filters),
             lookup: lookup_kind(conf.search, &settings, &conf.properties),
             flooded: BTreeMap::new(),
+            hosts: BTreeMap::new(),
             announced: BTreeMap::new(),
             lost: Lost::new(),
             settings,

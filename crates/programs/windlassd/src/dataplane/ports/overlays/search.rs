@@ -14,8 +14,10 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
-use windlass_api::{MacAddr, Name, OverlaySettings, Properties, Scope, Search, Value};
-use windlass_lookup::protocol::EndpointState;
+use windlass_api::{
+    HostLife, HostView, MacAddr, Name, OverlaySettings, Properties, Scope, Search, Value,
+};
+use windlass_lookup::protocol::{EndpointState, HostState};
 use windlass_lookup::table::Changes;
 use windlass_sys::eventfd;
 
@@ -230,7 +232,23 @@ impl Ports {
                 tracing::warn!("{name}: {mac} in VNI {vni} is an endpoint of host {by}");
                 state.lost.insert((vni, mac), by);
             }
-            Told::Host { .. } | Told::Answer { .. } => return Ok(()),
+            Told::Host {
+                host,
+                targets,
+                state: life,
+            } => {
+                let known = match life {
+                    HostState::Alive => Some(HostLife::Alive),
+                    HostState::Unsure => Some(HostLife::Unsure),
+                    HostState::Gone => None,
+                };
+                match known {
+                    Some(life) => drop(state.hosts.insert(host, (targets, life))),
+                    None => drop(state.hosts.remove(&host)),
+                }
+                return Ok(());
+            }
+            Told::Answer { .. } => return Ok(()),
         }
         self.sink.changed(name);
         Ok(())
@@ -253,6 +271,31 @@ impl Ports {
             (vlan, MacAddr(mac.0), behind)
         });
         self.push(name, changes.collect())
+    }
+
+    pub fn hosts(&self, name: &Name) -> Vec<HostView> {
+        let hosts = self
+            .overlay(name)
+            .into_iter()
+            .flat_map(|state| &state.hosts);
+        let views = hosts.map(|(host, (targets, state))| HostView {
+            host: host.clone(),
+            targets: targets.clone(),
+            state: *state,
+        });
+        views.collect()
+    }
+
+    pub fn forget_host(&self, name: &Name, host: String) {
+        if let Some(lookups) = &self.searches.lookups {
+            lookups.forget(name, host);
+        }
+    }
+
+    pub fn resync(&self, name: &Name) {
+        if let Some(lookups) = &self.searches.lookups {
+            lookups.resync(name);
+        }
     }
 
     /// Tells registries which endpoints this host has.
