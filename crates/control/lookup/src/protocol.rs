@@ -559,6 +559,67 @@ impl Message for FromPlugin {
     }
 }
 
+impl FromPlugin {
+    /// The overlay that it is about; `None` for what is about the session.
+    pub fn overlay(&self) -> Option<&str> {
+        match self {
+            Self::Hello { .. }
+            | Self::Pong { .. }
+            | Self::Answer { .. }
+            | Self::Unsupported { .. } => None,
+            Self::Ok { overlay }
+            | Self::Error { overlay, .. }
+            | Self::Push { overlay, .. }
+            | Self::Withdraw { overlay, .. }
+            | Self::SyncBegin { overlay, .. }
+            | Self::SyncEnd { overlay, .. }
+            | Self::Flood { overlay, .. }
+            | Self::Host { overlay, .. }
+            | Self::Owned { overlay, .. }
+            | Self::Refused { overlay, .. }
+            | Self::Degraded { overlay, .. }
+            | Self::Restored { overlay } => Some(overlay),
+        }
+    }
+}
+
+/// Whether values are what a plugin's properties want.
+///
+/// # Errors
+/// A sentence about the first that is missing, unknown, or of another type.
+pub fn check_properties(
+    properties: &[Property],
+    values: &BTreeMap<String, Value>,
+) -> Result<(), String> {
+    for name in values.keys() {
+        if !properties.iter().any(|property| property.name == *name) {
+            return Err(format!("the plugin has no property {name}"));
+        }
+    }
+    for Property { name, kind, .. } in properties {
+        let Some(value) = values.get(name) else {
+            continue;
+        };
+        let (is_fit, what) = match kind {
+            PropertyType::Int => (value.is_i64(), "a whole number"),
+            PropertyType::Uint => (value.is_u64(), "a whole number that is not negative"),
+            PropertyType::String => (value.is_string(), "a text"),
+            PropertyType::Ip => {
+                let ip = value.as_str().map(str::parse::<IpAddr>);
+                (matches!(ip, Some(Ok(_))), "an IP address")
+            }
+        };
+        if !is_fit {
+            return Err(format!("{name}: {value} is not {what}"));
+        }
+    }
+    let mut required = properties.iter().filter(|property| property.required);
+    match required.find(|property| !values.contains_key(&property.name)) {
+        Some(property) => Err(format!("the plugin needs the property {}", property.name)),
+        None => Ok(()),
+    }
+}
+
 impl Entry {
     fn check(&self) -> Result<(), String> {
         is_vni(self.vni).and(is_endpoint(self.mac, &self.ips))?;

@@ -198,7 +198,16 @@ impl Table {
         Some((vni, changes))
     }
 
-    fn is_own(&self, vni: u32) -> Result<(), TableError> {
+    /// Removes every record.
+    pub fn clear(&mut self) {
+        self.remove_if(|_, _| true);
+    }
+
+    /// Whether a VNI is one of the overlay's.
+    ///
+    /// # Errors
+    /// [`TableError::Foreign`].
+    pub fn is_own(&self, vni: u32) -> Result<(), TableError> {
         match self.vnis.contains(&vni) {
             true => Ok(()),
             false => Err(TableError::Foreign(vni)),

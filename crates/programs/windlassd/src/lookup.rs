@@ -15,6 +15,8 @@
 //! # Model
 //! - [`Lookups`]: what others ask of the thread. No call waits; the answer comes as [`Started`] or [`Told`].
 //! - `turns`: the thread. One turn takes what is ready, and tells what has changed since.
+//! - `overlay`: what is known for one overlay, and told.
+//! - `session`, `plugins`: a plugin's process or connection; what it is told, and what is believed of what it says.
 //! - `file`: when a file is read, by whom, and what of it is believed.
 //!
 //! # Failure modes
@@ -25,6 +27,9 @@
 //! Those of [`windlass_lookup`] for each overlay.
 
 mod file;
+mod overlay;
+mod plugins;
+mod session;
 mod turns;
 
 use std::collections::BTreeMap;
@@ -54,6 +59,16 @@ pub struct LookupConf {
     pub vnis: Vec<(u16, u32)>,
     /// Who knows.
     pub kind: LookupKind,
+}
+
+impl LookupConf {
+    /// Its plugin, if it has one.
+    fn plugin(&self) -> Option<&PluginFrom> {
+        match &self.kind {
+            LookupKind::Files { .. } => None,
+            LookupKind::Plugin { from, .. } => Some(from),
+        }
+    }
 }
 
 /// Who knows where an overlay's endpoints are.
@@ -96,6 +111,33 @@ pub enum PluginUser {
     },
     /// The user that they need is not there: no plugin is started.
     Missing,
+}
+
+/// How plugins are run, and how long they are waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pace {
+    /// Whose processes they are.
+    pub user: PluginUser,
+    /// How long after an answer the next sign of life is asked for.
+    pub ping: Duration,
+    /// How long a plugin may take for its first word, and for an answer.
+    pub answer_max: Duration,
+    /// After how long a plugin that ends again and again is started again at most. One that lived for so long is started
+    /// again at once.
+    pub restart_max: Duration,
+}
+
+impl Pace {
+    /// What a daemon has: 10 s, 10 s, 30 s.
+    #[must_use]
+    pub fn of(user: PluginUser) -> Self {
+        Self {
+            user,
+            ping: Duration::from_secs(10),
+            answer_max: Duration::from_secs(10),
+            restart_max: Duration::from_secs(30),
+        }
+    }
 }
 
 /// The user of plugins, where the daemon is root's.
@@ -242,7 +284,6 @@ impl Started {
 }
 
 /// What the thread is asked to do.
-#[expect(dead_code, reason = "plugins come next")]
 enum Ask {
     Start(LookupConf, Sender<Result<(), StartError>>),
     Set(LookupConf, Sender<Result<(), StartError>>),
@@ -270,15 +311,15 @@ pub struct Lookups {
 }
 
 impl Lookups {
-    /// Starts the thread. Plugins that it starts run as `user`. `tell` is called on it, and keeps every overlay's lookup
+    /// Starts the thread. Plugins are run as `pace` says. `tell` is called on it, and keeps every overlay's lookup
     /// waiting while it waits itself.
     ///
     /// # Errors
     /// If there is no thread or no descriptor for it.
-    pub fn new(user: PluginUser, tell: impl Fn(&Name, Told) + Send + 'static) -> io::Result<Self> {
+    pub fn new(pace: Pace, tell: impl Fn(&Name, Told) + Send + 'static) -> io::Result<Self> {
         let wake = Arc::new(eventfd::create()?);
         let (asks, asked) = mpsc::channel();
-        let turns = turns::Turns::create(user, Box::new(tell), asked, Arc::clone(&wake))?;
+        let turns = turns::Turns::create(pace, Box::new(tell), asked, Arc::clone(&wake))?;
         let thread = std::thread::Builder::new().name("lookup".into());
         Ok(Self {
             asks,
@@ -296,6 +337,8 @@ impl Lookups {
 
     /// Changes VNIs, path or properties of an overlay. With another [`PluginFrom`], or from a file to a plugin, it is
     /// started anew; what is known stays until the new source has brought its own.
+    ///
+    /// After an error it is to be set to what it was before: a plugin has gone on with that, a file has not.
     pub fn set(&self, conf: LookupConf) -> Started {
         let (to, answer) = mpsc::channel();
         self.ask(Ask::Set(conf, to));

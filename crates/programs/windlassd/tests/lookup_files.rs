@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::fs::{CWD, FileType, Mode};
 use told::{Seen, name};
-use windlassd::lookup::{LookupConf, LookupKind, Lookups, PluginUser, Started};
+use windlassd::lookup::{LookupConf, LookupKind, Lookups, Pace, PluginUser, Started};
 
 const ONE: &str = r#"{"2:0:0:0:0:1":{"ip":"192.0.2.1"}}"#;
 const TWO: &str = r#"{"2:0:0:0:0:1":{"ip":"192.0.2.9"},
@@ -33,7 +33,7 @@ struct Lab {
 
 impl Lab {
     fn new() -> Self {
-        let (lookups, seen) = told::lookups(PluginUser::Missing);
+        let (lookups, seen) = told::lookups(Pace::of(PluginUser::Missing));
         Self {
             lookups,
             seen,

@@ -3,104 +3,27 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::time::Instant;
 
 use rustix::fs::inotify;
 use windlass_api::Name;
-use windlass_lookup::table::{ENTRIES_MAX, Table};
+use windlass_lookup::protocol::ToPlugin;
 use windlass_sys::epoll::{Epoll, Events, Interest};
 use windlass_sys::eventfd;
 
-use super::file::{Endpoints, Found, Looks};
-use super::{Ask, CHANGES_MAX, LookupConf, LookupKind, PluginUser, StartError, Told};
+use super::file::{Found, Looks};
+use super::overlay::{Overlay, Tell, Waiter, announced};
+use super::plugins::Plugins;
+use super::{Ask, LookupConf, Pace, Told};
 
 /// What is reported for the eventfd that wakes the thread.
 const WAKE: u64 = 0;
 /// What is reported for changes of directories.
 const DIRECTORIES: u64 = 1;
-
 /// Reads of changes of directories in one turn.
 const READS_MAX: usize = 16;
-
-/// Who is told.
-type Tell = Box<dyn Fn(&Name, Told) + Send>;
-
-/// One overlay's lookup.
-struct Overlay {
-    conf: LookupConf,
-    table: Table,
-    /// Of its file, if it has one.
-    looks: Looks,
-    /// Who waits for its start.
-    waiter: Option<Sender<Result<(), StartError>>>,
-    /// Why it is degraded, as it was told last.
-    degraded: Option<String>,
-}
-
-impl Overlay {
-    fn new(conf: LookupConf) -> Self {
-        let mut table = Table::default();
-        table.set_vnis(conf.vnis.iter().map(|(_, vni)| *vni));
-        Self {
-            conf,
-            table,
-            looks: Looks::default(),
-            waiter: None,
-            degraded: None,
-        }
-    }
-
-    fn file(&self) -> Option<&PathBuf> {
-        match &self.conf.kind {
-            LookupKind::Files { config } => Some(config),
-            LookupKind::Plugin { .. } => None,
-        }
-    }
-
-    /// Takes what a file has as all there is.
-    fn take(&mut self, endpoints: &Endpoints) -> Result<(), String> {
-        let vnis = self.conf.vnis.len();
-        if endpoints.len().saturating_mul(vnis) > ENTRIES_MAX {
-            let count = endpoints.len();
-            return Err(format!(
-                "{count} endpoints in {vnis} VNIs are more than {ENTRIES_MAX}"
-            ));
-        }
-        let put = |table: &mut Table| {
-            table.sync_begin(None)?;
-            for (_, vni) in &self.conf.vnis {
-                for (mac, record) in endpoints {
-                    table.put(*vni, *mac, record.clone())?;
-                }
-            }
-            table.sync_end(None)
-        };
-        put(&mut self.table).map_err(|error| error.to_string())
-    }
-
-    /// Tells how it is, and who waits for its start.
-    fn say(&mut self, tell: &Tell, how: Result<(), String>) {
-        if let Some(waiter) = self.waiter.take() {
-            // Whoever waited has given up at worst.
-            let _ = waiter.send(how.clone().map_err(StartError));
-        }
-        let reason = how.err();
-        if self.degraded != reason {
-            let told = reason.clone().map_or(Told::Restored, Told::Degraded);
-            tell(&self.conf.overlay, told);
-            self.degraded = reason;
-        }
-    }
-
-    fn tell_changes(&mut self, tell: &Tell) {
-        while let Some((vni, changes)) = self.table.take_changes(CHANGES_MAX) {
-            tell(&self.conf.overlay, Told::Entries { vni, changes });
-        }
-    }
-}
 
 /// The thread's state.
 pub(super) struct Turns {
@@ -111,6 +34,7 @@ pub(super) struct Turns {
     /// Watches the directories of files.
     inotify: Arc<OwnedFd>,
     overlays: BTreeMap<Name, Overlay>,
+    plugins: Plugins,
     /// Outcomes of looks, with the overlay and the number of the look.
     found: Receiver<(Name, u64, Found)>,
     finds: Sender<(Name, u64, Found)>,
@@ -120,7 +44,7 @@ pub(super) struct Turns {
 
 impl Turns {
     pub(super) fn create(
-        _: PluginUser,
+        pace: Pace,
         tell: Tell,
         asks: Receiver<Ask>,
         wake: Arc<OwnedFd>,
@@ -138,6 +62,7 @@ impl Turns {
             epoll,
             inotify,
             overlays: BTreeMap::new(),
+            plugins: Plugins::new(pace),
             found,
             finds,
             looks: 0,
@@ -158,7 +83,11 @@ impl Turns {
                 match ready.token {
                     // Nothing is lost by a failure: what it stands for is looked at in each turn.
                     WAKE => drop(eventfd::drain(&self.wake)),
-                    _ => self.directories_changed(),
+                    DIRECTORIES => self.directories_changed(),
+                    session => {
+                        let (plugins, overlays) = (&mut self.plugins, &mut self.overlays);
+                        plugins.ready(&self.epoll, session, overlays, &self.tell);
+                    }
                 }
             }
             while let Ok((overlay, number, found)) = self.found.try_recv() {
@@ -166,7 +95,9 @@ impl Turns {
             }
             loop {
                 match self.asks.try_recv() {
-                    Ok(Ask::End) | Err(TryRecvError::Disconnected) => return,
+                    Ok(Ask::End) | Err(TryRecvError::Disconnected) => {
+                        return self.plugins.end(&self.epoll);
+                    }
                     Ok(ask) => self.answer(ask),
                     Err(TryRecvError::Empty) => break,
                 }
@@ -178,7 +109,8 @@ impl Turns {
     fn deadline(&self) -> Option<Instant> {
         let overlays = self.overlays.values();
         let files = overlays.flat_map(|overlay| [overlay.looks.due, overlay.looks.until]);
-        files.flatten().min()
+        let plugins = self.plugins.deadline(&self.overlays);
+        files.flatten().chain(plugins).min()
     }
 
     fn answer(&mut self, ask: Ask) {
@@ -194,42 +126,93 @@ impl Turns {
                     overlay.looks.forget(Instant::now());
                 }
             }
-            // Of plugins alone; none is there.
-            Ask::Lookup { .. }
-            | Ask::Announce(..)
-            | Ask::Retire(..)
-            | Ask::Forget(..)
-            | Ask::Resync(..)
-            | Ask::End => {}
+            Ask::Lookup {
+                overlay,
+                id,
+                vni,
+                key,
+            } => {
+                if let Some(of) = self.overlays.get_mut(&overlay)
+                    && let Some(answer) = self.plugins.ask(&self.epoll, of, (id, vni, key))
+                {
+                    (self.tell)(&overlay, Told::Answer { id, answer });
+                }
+            }
+            Ask::Announce(overlay, endpoint) => {
+                if let Some(of) = self.overlays.get_mut(&overlay)
+                    && of.note(&endpoint)
+                {
+                    let message = ToPlugin::Announce(announced(&overlay, &endpoint));
+                    self.plugins.tell(&self.epoll, of, &message);
+                }
+            }
+            Ask::Retire(overlay, vni, mac) => {
+                if let Some(of) = self.overlays.get_mut(&overlay) {
+                    of.endpoints.remove(&(vni, mac));
+                    let overlay = overlay.to_string();
+                    let message = ToPlugin::Retire { overlay, vni, mac };
+                    self.plugins.tell(&self.epoll, of, &message);
+                }
+            }
+            Ask::Forget(overlay, host) => {
+                let name = overlay.to_string();
+                let message = ToPlugin::Forget {
+                    overlay: name,
+                    host,
+                };
+                self.tell_plugin(&overlay, &message);
+            }
+            Ask::Resync(overlay) => {
+                let name = overlay.to_string();
+                self.tell_plugin(&overlay, &ToPlugin::Resync { overlay: name });
+            }
+            Ask::End => {}
         }
     }
 
-    fn start(&mut self, conf: LookupConf, waiter: Sender<Result<(), StartError>>) {
+    fn tell_plugin(&mut self, overlay: &Name, message: &ToPlugin) {
+        if let Some(overlay) = self.overlays.get(overlay) {
+            self.plugins.tell(&self.epoll, overlay, message);
+        }
+    }
+
+    fn start(&mut self, conf: LookupConf, waiter: Waiter) {
         let name = conf.overlay.clone();
-        let mut overlay = Overlay::new(conf);
-        overlay.waiter = Some(waiter);
+        let mut overlay = Overlay::new(conf, waiter);
+        self.plugins.join(&self.epoll, &mut overlay, &self.tell);
         self.overlays.insert(name.clone(), overlay);
         self.look(&name);
     }
 
-    fn set(&mut self, conf: LookupConf, waiter: Sender<Result<(), StartError>>) {
-        let Some(overlay) = self.overlays.get_mut(&conf.overlay) else {
+    fn set(&mut self, conf: LookupConf, waiter: Waiter) {
+        let Some(mut overlay) = self.overlays.remove(&conf.overlay) else {
             return self.start(conf, waiter);
         };
         let name = conf.overlay.clone();
-        overlay
-            .table
-            .set_vnis(conf.vnis.iter().map(|(_, vni)| *vni));
-        overlay.conf = conf;
         overlay.waiter = Some(waiter);
+        if overlay.is_served() && overlay.plugin() == conf.plugin() {
+            overlay.next = Some(conf);
+            self.plugins.change(&self.epoll, &mut overlay, &self.tell);
+            self.overlays.insert(name, overlay);
+            return;
+        }
+        let others = &self.overlays;
+        self.plugins.leave(&self.epoll, &mut overlay, others);
+        overlay.is_inherited = overlay.plugin() != conf.plugin();
+        (overlay.conf, overlay.next) = (conf, None);
+        overlay.set_vnis();
         overlay.tell_changes(&self.tell);
         let watch = std::mem::take(&mut overlay.looks).watch;
+        self.plugins.join(&self.epoll, &mut overlay, &self.tell);
+        self.overlays.insert(name.clone(), overlay);
         self.unwatch(watch);
         self.look(&name);
     }
 
     fn stop(&mut self, overlay: &Name) {
-        if let Some(overlay) = self.overlays.remove(overlay) {
+        if let Some(mut overlay) = self.overlays.remove(overlay) {
+            let others = &self.overlays;
+            self.plugins.leave(&self.epoll, &mut overlay, others);
             self.unwatch(overlay.looks.watch);
         }
     }
@@ -327,5 +310,7 @@ impl Turns {
         for name in due {
             self.look(&name);
         }
+        let (plugins, overlays) = (&mut self.plugins, &mut self.overlays);
+        plugins.do_what_is_due(&self.epoll, overlays, &self.tell);
     }
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use windlass_api::Name;
 use windlass_lookup::table::Record;
 use windlass_wire::MacAddr;
-use windlassd::lookup::{Lookups, PluginUser, Told};
+use windlassd::lookup::{Lookups, Pace, Told};
 
 /// How long is waited for what has to come.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -94,6 +94,16 @@ impl Seen {
         self.0.0.lock().unwrap().changes
     }
 
+    /// Names of hosts that were told of, in order.
+    pub fn hosts(&self) -> Vec<String> {
+        let state = self.0.0.lock().unwrap();
+        let host = |told: &Told| match told {
+            Told::Host { host, .. } => Some(host.clone()),
+            _ => None,
+        };
+        state.rest.iter().filter_map(host).collect()
+    }
+
     /// See [`State::degraded`].
     pub fn degraded(&self) -> Option<String> {
         self.0.0.lock().unwrap().degraded.clone()
@@ -105,15 +115,15 @@ impl Seen {
     }
 }
 
-/// A look-up thread whose plugins run as `user`, and what it tells.
-pub fn lookups(user: PluginUser) -> (Lookups, Seen) {
+/// A look-up thread with this pace of plugins, and what it tells.
+pub fn lookups(pace: Pace) -> (Lookups, Seen) {
     let seen = Seen::default();
     let told = seen.clone();
     let tell = move |_: &Name, what: Told| {
         told.0.0.lock().unwrap().take(what);
         told.0.1.notify_all();
     };
-    (Lookups::new(user, tell).unwrap(), seen)
+    (Lookups::new(pace, tell).unwrap(), seen)
 }
 
 /// A name.

@@ -1,0 +1,187 @@
+//! One overlay's lookup: what it is, what is known, and what of that has been told.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::mpsc::Sender;
+use std::time::Instant;
+
+use windlass_api::Name;
+use windlass_lookup::protocol;
+use windlass_lookup::table::{ENTRIES_MAX, Table};
+use windlass_wire::MacAddr;
+
+use super::file::{Endpoints, Looks};
+use super::{CHANGES_MAX, Endpoint, LookupConf, LookupKind, PluginFrom, StartError, Told};
+
+/// Who is told.
+pub(super) type Tell = Box<dyn Fn(&Name, Told) + Send>;
+
+/// Who waits for the outcome of a start or a change.
+pub(super) type Waiter = Sender<Result<(), StartError>>;
+
+/// How far a plugin is with an overlay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// It is not there, or has not been told of it.
+    Absent,
+    /// It was told of it, and has until then to answer.
+    Asked(Instant),
+    /// It has refused it. It is asked again then.
+    Refused(Instant),
+    /// It answers for it.
+    Started,
+}
+
+/// One overlay's lookup.
+pub(super) struct Overlay {
+    pub(super) conf: LookupConf,
+    /// What a plugin was asked to take in place of `conf`.
+    pub(super) next: Option<LookupConf>,
+    pub(super) table: Table,
+    /// Of its file, if it has one.
+    pub(super) looks: Looks,
+    /// The number of its plugin's session, if it has one.
+    pub(super) session: Option<u64>,
+    pub(super) stage: Stage,
+    /// What another kind of source had brought is still there.
+    pub(super) is_inherited: bool,
+    /// This host's endpoints.
+    pub(super) endpoints: BTreeMap<(u32, MacAddr), Endpoint>,
+    /// Hosts that were told of.
+    pub(super) hosts: BTreeSet<String>,
+    /// Who waits for its start.
+    pub(super) waiter: Option<Waiter>,
+    /// What is wrong with its source.
+    wrong: Option<String>,
+    /// Why its plugin says that it is degraded.
+    pub(super) plugins: Option<String>,
+    /// Why it is degraded, as it was told last.
+    degraded: Option<String>,
+}
+
+impl Overlay {
+    pub(super) fn new(conf: LookupConf, waiter: Waiter) -> Self {
+        let mut overlay = Self {
+            conf,
+            next: None,
+            table: Table::default(),
+            looks: Looks::default(),
+            session: None,
+            stage: Stage::Absent,
+            is_inherited: false,
+            endpoints: BTreeMap::new(),
+            hosts: BTreeSet::new(),
+            waiter: Some(waiter),
+            wrong: None,
+            plugins: None,
+            degraded: None,
+        };
+        overlay.set_vnis();
+        overlay
+    }
+
+    /// Has the table hold the VNIs of the configuration alone.
+    pub(super) fn set_vnis(&mut self) {
+        self.table
+            .set_vnis(self.conf.vnis.iter().map(|(_, vni)| *vni));
+    }
+
+    pub(super) fn file(&self) -> Option<&PathBuf> {
+        match &self.conf.kind {
+            LookupKind::Files { config } => Some(config),
+            LookupKind::Plugin { .. } => None,
+        }
+    }
+
+    pub(super) fn plugin(&self) -> Option<&PluginFrom> {
+        self.conf.plugin()
+    }
+
+    /// Takes what a file has as all there is.
+    pub(super) fn take(&mut self, endpoints: &Endpoints) -> Result<(), String> {
+        let vnis = self.conf.vnis.len();
+        if endpoints.len().saturating_mul(vnis) > ENTRIES_MAX {
+            let count = endpoints.len();
+            return Err(format!(
+                "{count} endpoints in {vnis} VNIs are more than {ENTRIES_MAX}"
+            ));
+        }
+        let put = |table: &mut Table| {
+            table.sync_begin(None)?;
+            for (_, vni) in &self.conf.vnis {
+                for (mac, record) in endpoints {
+                    table.put(*vni, *mac, record.clone())?;
+                }
+            }
+            table.sync_end(None)
+        };
+        put(&mut self.table).map_err(|error| error.to_string())
+    }
+
+    /// Tells how its source is, also to who waits for its start.
+    pub(super) fn say(&mut self, tell: &Tell, how: Result<(), String>) {
+        if let Some(waiter) = self.waiter.take() {
+            // Whoever waited has given up at worst.
+            let _ = waiter.send(how.clone().map_err(StartError));
+        }
+        self.wrong = how.err();
+        self.say_degraded(tell);
+    }
+
+    /// Tells that its source is not there yet. Who waits for its start goes on to wait.
+    pub(super) fn degrade(&mut self, tell: &Tell, reason: &str) {
+        self.wrong = Some(reason.to_owned());
+        self.say_degraded(tell);
+    }
+
+    /// Tells whether it is degraded, if that is new.
+    pub(super) fn say_degraded(&mut self, tell: &Tell) {
+        let reason = self.wrong.as_ref().or(self.plugins.as_ref());
+        if self.degraded.as_ref() != reason {
+            self.degraded = reason.cloned();
+            let told = self.degraded.clone().map_or(Told::Restored, Told::Degraded);
+            tell(&self.conf.overlay, told);
+        }
+    }
+
+    pub(super) fn tell_changes(&mut self, tell: &Tell) {
+        while let Some((vni, changes)) = self.table.take_changes(CHANGES_MAX) {
+            tell(&self.conf.overlay, Told::Entries { vni, changes });
+        }
+    }
+
+    /// Its plugin is not there any more.
+    pub(super) fn lose(&mut self, tell: &Tell, reason: &str) {
+        self.stage = Stage::Absent;
+        self.next = None;
+        self.plugins = None;
+        self.table.abort_syncs();
+        self.say(tell, Err(reason.to_owned()));
+    }
+}
+
+/// A configuration as a plugin is told of it.
+pub(super) fn described(conf: &LookupConf) -> protocol::Overlay {
+    let vnis: BTreeSet<u32> = conf.vnis.iter().map(|(_, vni)| *vni).collect();
+    let properties = match &conf.kind {
+        LookupKind::Files { .. } => BTreeMap::new(),
+        LookupKind::Plugin { properties, .. } => properties.clone(),
+    };
+    protocol::Overlay {
+        overlay: conf.overlay.to_string(),
+        vnis: vnis.into_iter().collect(),
+        properties,
+    }
+}
+
+/// An endpoint as a plugin is told of it.
+pub(super) fn announced(overlay: &Name, endpoint: &Endpoint) -> protocol::Endpoint {
+    protocol::Endpoint {
+        overlay: overlay.to_string(),
+        vni: endpoint.vni,
+        mac: endpoint.mac,
+        ips: endpoint.ips.clone(),
+        state: endpoint.state,
+    }
+}
