@@ -477,7 +477,7 @@ pub const DAEMON_OPTIONS: &[OptionSpec] = &[
         "connections",
         "256",
         (1, 4096),
-        "Connections to the control socket at once, in all.",
+        "Connections to the control socket at once of all users who are no operators.",
     ),
     row(
         "connections-per-uid-max",
@@ -485,7 +485,7 @@ pub const DAEMON_OPTIONS: &[OptionSpec] = &[
         "connections",
         "32",
         (1, 4096),
-        "Connections to the control socket at once from one user.",
+        "Connections to the control socket at once from one user who is no operator.",
     ),
     row(
         "vnics-per-uid-max",

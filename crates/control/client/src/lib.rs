@@ -10,7 +10,7 @@
 //! ```
 //!
 //! # Model
-//! [`Client`] looks blocking: a runtime of one thread inside it drives one connection for each call, so
+//! [`Client`] blocks. Each call has a connection of its own, so
 //! that a daemon that was restarted between two calls is simply found again. The four kinds of object
 //! have the same verbs; [`Resource`] says where each lies and what describes it. [`Events`] is the one
 //! answer that does not end.
@@ -61,7 +61,6 @@ use http::{Answer, Request};
 /// A way to one daemon. It holds no connection between two calls.
 #[derive(Debug)]
 pub struct Client {
-    runtime: tokio::runtime::Runtime,
     socket: PathBuf,
     timeout: Option<Duration>,
 }
@@ -69,22 +68,8 @@ pub struct Client {
 impl Client {
     /// A client of the daemon at this socket (see [`socket::find`]). `timeout` bounds each call; `None`
     /// waits for ever. Nothing is connected yet.
-    ///
-    /// # Errors
-    /// If the process is out of file descriptors.
-    pub fn new(socket: PathBuf, timeout: Option<Duration>) -> Result<Self, Error> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(|source| Error::Unreachable {
-                path: socket.clone(),
-                source,
-            })?;
-        Ok(Self {
-            runtime,
-            socket,
-            timeout,
-        })
+    pub fn new(socket: PathBuf, timeout: Option<Duration>) -> Self {
+        Self { socket, timeout }
     }
 
     /// The control socket.
@@ -316,7 +301,7 @@ impl Client {
     pub fn document(&self) -> Result<(Document, Option<u64>), Error> {
         let request = Request::get("/v1/document");
         let answer = self.exchange(&request)?;
-        let revision = answer.revision;
+        let revision = answer.revision();
         Ok((answer.read(&request)?, revision))
     }
 
@@ -398,17 +383,14 @@ impl Client {
     ///
     /// # Errors
     /// See [`Error`].
-    pub fn monitor(&self) -> Result<Events<'_>, Error> {
+    pub fn monitor(&self) -> Result<Events, Error> {
         let request = Request::get("/v1/monitor");
-        let body = self
-            .runtime
-            .block_on(http::open(&self.socket, self.timeout, &request))?;
-        Ok(Events::new(&self.runtime, body))
+        let body = http::open(&self.socket, self.timeout, &request)?;
+        Ok(Events::new(body))
     }
 
     fn exchange(&self, request: &Request) -> Result<Answer, Error> {
-        self.runtime
-            .block_on(http::exchange(&self.socket, self.timeout, request))
+        http::exchange(&self.socket, self.timeout, request)
     }
 
     fn call<T: DeserializeOwned>(&self, request: Request) -> Result<T, Error> {

@@ -1,10 +1,9 @@
 //! The stream of events: one JSON object a line.
 
-use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use windlass_api::MonitorEvent;
 
 use crate::error::Error;
+use crate::http::Connection;
 
 /// Bytes of one event at most.
 pub const LINE_BYTES_MAX: usize = 4 << 20;
@@ -12,41 +11,33 @@ pub const LINE_BYTES_MAX: usize = 4 << 20;
 /// What happens, as it happens. Ends when the daemon does; each item is an event or the error that ended
 /// the stream.
 #[derive(Debug)]
-pub struct Events<'a> {
-    runtime: &'a tokio::runtime::Runtime,
-    body: Option<Incoming>,
+pub struct Events {
+    body: Option<Connection>,
     lines: Lines,
 }
 
-impl<'a> Events<'a> {
-    pub(crate) fn new(runtime: &'a tokio::runtime::Runtime, body: Incoming) -> Self {
+impl Events {
+    pub(crate) fn new(body: Connection) -> Self {
         Self {
-            runtime,
             body: Some(body),
             lines: Lines::default(),
         }
     }
 
     fn read(&mut self) -> Option<Result<(), Error>> {
-        let frame = self.runtime.block_on(self.body.as_mut()?.frame());
-        match frame {
-            None => {
+        let read = match self.body.as_mut()?.next() {
+            Ok(Some(data)) => self.lines.push(&data),
+            Ok(None) => {
                 self.body = None;
-                None
+                return None;
             }
-            Some(Err(error)) => {
-                self.body = None;
-                Some(Err(Error::Broken(error.to_string())))
-            }
-            Some(Ok(frame)) => {
-                let data = frame.into_data().unwrap_or_default();
-                Some(self.lines.push(&data).inspect_err(|_| self.body = None))
-            }
-        }
+            Err(error) => Err(error),
+        };
+        Some(read.inspect_err(|_| self.body = None))
     }
 }
 
-impl Iterator for Events<'_> {
+impl Iterator for Events {
     type Item = Result<MonitorEvent, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {

@@ -36,7 +36,7 @@ fn client() -> Result<Client, Error> {
         }
         _ => Path::new(socket::SYSTEM_DIR).join(socket::FILE),
     };
-    Client::new(path, Some(TIMEOUT)).map_err(refused)
+    Ok(Client::new(path, Some(TIMEOUT)))
 }
 
 fn refused(refusal: Refusal) -> Error {

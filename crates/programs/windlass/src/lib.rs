@@ -314,5 +314,6 @@ fn connect(options: &Global) -> Result<Client, windlass_client::Error> {
     let timeout = options
         .timeout
         .unwrap_or(Duration::from_secs_f64(TIMEOUT_S));
-    Client::new(path, Some(timeout).filter(|timeout| !timeout.is_zero()))
+    let timeout = Some(timeout).filter(|timeout| !timeout.is_zero());
+    Ok(Client::new(path, timeout))
 }

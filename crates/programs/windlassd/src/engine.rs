@@ -19,7 +19,7 @@
 //! is called; the backend is shut down then, and what persists stays.
 //!
 //! # Limits
-//! [`CALLS_MAX`] calls wait at once, of which operators have some for themselves; further ones are answered `busy`. A
+//! [`OPERATOR_CALLS_MAX`] calls of operators wait at once, and some of others; further ones are answered `busy`. A
 //! tenant has few at once, and waits for those before it has more. Monitors that lag lose the oldest
 //! events, counted.
 //!
@@ -39,7 +39,7 @@ mod turns;
 mod vnds;
 
 pub use answer::no_such;
-pub use turns::CALLS_MAX;
+pub use turns::OPERATOR_CALLS_MAX;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -399,7 +399,7 @@ impl EngineHandle {
         call: impl FnOnce(&mut Engine) -> Result<T, ErrorBody> + Send + 'static,
     ) -> Result<T, ErrorBody> {
         let Some(turn) = self.turns.take(peer).await else {
-            let message = format!("{CALLS_MAX} requests wait already: try again");
+            let message = "as many requests wait already as may: try again";
             return Err(ErrorBody::plain(ErrorCode::Busy, message));
         };
         let (answer, answered) = oneshot::channel();

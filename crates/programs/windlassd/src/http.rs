@@ -25,7 +25,7 @@
 mod connections;
 mod socket;
 
-pub use connections::{OPERATOR_RESERVE, Server};
+pub use connections::{OPERATOR_CONNECTIONS_MAX, Server};
 pub use socket::SocketLock;
 
 use axum::body::{Body, Bytes};

@@ -11,7 +11,7 @@ mod daemon;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::time::{Duration, Instant};
 
-use daemon::{Daemon, ask_text, connect, options, read_answer};
+use daemon::{Daemon, ask_on, ask_text, connect, connect_as, options, read_answer};
 use serde_json::{Value, json};
 use windlass_api::{Applied, BridgeView, MonitorEvent, State, Status, VnicView};
 
@@ -536,29 +536,71 @@ fn oversized_and_slow_requests() {
     );
 }
 
-/// A user has a limited number of connections; the one too many is told so; when one is closed, another
-/// can come.
+/// A user who is no operator has a limited number of connections; the one too many is told so, whether it asks at once, much
+/// or nothing; when one is closed, another can come.
 #[test]
 fn connections_are_limited() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: connections_are_limited: only root can connect as others");
+        return;
+    }
     let directory = tempfile::tempdir().unwrap();
     let mut options = options(directory.path());
     options.limits.connections_per_uid_max = 4;
     let daemon = Daemon::start(&options, None);
-    let mut held: Vec<_> = (0..4).map(|_| connect(&daemon.socket)).collect();
+    let another = || connect_as(1001, &daemon.socket);
+    let mut held: Vec<_> = (0..4).map(|_| another()).collect();
     // A request on the last one shows that all four were accepted.
     held[3]
         .write_all(b"GET /v1/stats HTTP/1.1\r\nhost: w\r\n\r\n")
         .unwrap();
     let mut byte = [0];
     held[3].read_exact(&mut byte).unwrap();
-    let (status, json) = read_answer(connect(&daemon.socket));
+    let (status, json) = read_answer(another());
     assert_eq!((status, &json["code"]), (503, &json!("busy")));
+    for bytes in [0, 50_000] {
+        for _ in 0..20 {
+            let mut stream = another();
+            // Whoever has not written all before it reads is a client that a broken pipe stops.
+            let head =
+                format!("POST /v1/vnics HTTP/1.1\r\nhost: w\r\ncontent-length: {bytes}\r\n\r\n");
+            stream.write_all(head.as_bytes()).unwrap();
+            stream.write_all(" ".repeat(bytes).as_bytes()).unwrap();
+            let (status, json) = read_answer(stream);
+            assert_eq!((status, &json["code"]), (503, &json!("busy")));
+            let message = json["message"].as_str().unwrap();
+            assert!(message.contains("connections-per-uid-max"), "{message}");
+        }
+    }
     held.clear();
     let until = Instant::now() + Duration::from_secs(5);
-    while daemon.ask("GET", "/v1/stats", None).0 == 503 {
+    while ask_on(another(), "GET", "/v1/stats", "").0 == 503 {
         assert!(Instant::now() < until, "closed connections still count");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// Operators who ask all at once are served, however few connections others may have.
+#[test]
+fn operators_wait_for_their_turn() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut options = options(directory.path());
+    options.limits.connections_max = 1;
+    options.limits.connections_per_uid_max = 1;
+    let daemon = Daemon::start(&options, None);
+    daemon.must("POST", "/v1/bridges", Some(json!({"name": "br0"})));
+    let asked: Vec<_> = (0..200).map(|_| connect(&daemon.socket)).collect();
+    std::thread::scope(|scope| {
+        for (number, stream) in asked.into_iter().enumerate() {
+            let body = json!({"name": format!("v{number}"), "bridge": "br0"}).to_string();
+            scope.spawn(move || {
+                let (status, json) = ask_on(stream, "POST", "/v1/vnics", &body);
+                assert_eq!(status, 201, "{json}");
+            });
+        }
+    });
+    let vnics = daemon.must("GET", "/v1/vnics", None);
+    assert_eq!(vnics.as_array().map(Vec::len), Some(200));
 }
 
 /// Paths that are no resource, methods that a resource lacks, and names that try to be paths get an

@@ -62,17 +62,18 @@ fn a_received_descriptor_stops_its_connection_only() {
     let mut served = Lingering::new();
     assert_eq!(served.send(&attacker, b"G"), Ok(1));
     answers(&daemon);
-    let allow = |connections| {
-        daemon
-            .limits
-            .send_modify(|limits| limits.connections_per_uid_max = connections);
-    };
-    allow(1);
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: the connection closed unread: only root can connect as others");
+        return;
+    }
+    daemon
+        .limits
+        .send_modify(|limits| limits.connections_per_uid_max = 0);
+    let another = || connect_as(1001, &daemon.socket);
     let mut unread = Lingering::new();
     // The daemon may have closed one before it is sent to.
-    while unread.send(connect(&daemon.socket), b"G").is_err() {}
-    assert_eq!(daemon.ask("GET", "/v1/daemon", None).0, 503);
-    allow(32);
+    while unread.send(another(), b"G").is_err() {}
+    assert_eq!(ask_on(another(), "GET", "/v1/daemon", "").0, 503);
     answers(&daemon);
 }
 
@@ -96,7 +97,7 @@ fn connections_of_some_keep_nobody_out() {
     }
     let directory = tempfile::tempdir().unwrap();
     let mut options = options(directory.path());
-    options.limits.connections_max = 24;
+    options.limits.connections_max = 16;
     let daemon = Daemon::start(&options, None);
     let idle: Vec<_> = [1001, 1002]
         .into_iter()

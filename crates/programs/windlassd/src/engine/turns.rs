@@ -7,17 +7,18 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::authority::Peer;
 
-/// Calls that wait for the engine at once.
-pub const CALLS_MAX: usize = 128;
-/// Those of them that only operators can have.
-const OPERATOR_CALLS: usize = 32;
+/// Calls of all operators that wait for the engine at once.
+pub const OPERATOR_CALLS_MAX: usize = 1024;
+/// Calls of all others.
+const TENANT_CALLS_MAX: usize = 96;
 /// Those of one user who is no operator.
 const TENANT_CALLS: usize = 4;
 
 /// The places of calls that wait.
 #[derive(Debug)]
 pub(super) struct Turns {
-    all: Arc<Semaphore>,
+    operators: Arc<Semaphore>,
+    others: Arc<Semaphore>,
     tenants: Mutex<HashMap<u32, Weak<Semaphore>>>,
 }
 
@@ -31,7 +32,8 @@ pub(super) struct Turn {
 impl Turns {
     pub(super) fn new() -> Self {
         Self {
-            all: Arc::new(Semaphore::new(CALLS_MAX)),
+            operators: Arc::new(Semaphore::new(OPERATOR_CALLS_MAX)),
+            others: Arc::new(Semaphore::new(TENANT_CALLS_MAX)),
             tenants: Mutex::default(),
         }
     }
@@ -49,14 +51,14 @@ impl Turns {
 
     /// A place for a call of this peer; `None` if too many calls wait.
     pub(super) async fn take(&self, peer: &Peer) -> Option<Turn> {
-        let own = match peer.operator {
-            true => None,
-            false => Some(self.of_tenant(peer.uid).acquire_owned().await.ok()?),
+        let (own, places) = match peer.operator {
+            true => (None, &self.operators),
+            false => {
+                let own = self.of_tenant(peer.uid).acquire_owned().await.ok()?;
+                (Some(own), &self.others)
+            }
         };
-        if own.is_some() && self.all.available_permits() <= OPERATOR_CALLS {
-            return None;
-        }
-        let place = Arc::clone(&self.all).try_acquire_owned().ok()?;
+        let place = Arc::clone(places).try_acquire_owned().ok()?;
         Some(Turn {
             _place: place,
             _own: own,
@@ -75,7 +77,7 @@ mod tests {
         soon.await.ok().flatten()
     }
 
-    /// One user has a few calls at once and waits for the next; many users together leave places to operators.
+    /// One user has a few calls at once and waits for the next; many users together take none of the operators'.
     #[tokio::test]
     async fn nobody_takes_the_places_of_others() {
         let turns = Turns::new();
@@ -93,7 +95,7 @@ mod tests {
                 assert!(take_soon(&turns, &tenant(1)).await.is_none());
             }
         }
-        assert_eq!(held.len(), CALLS_MAX - OPERATOR_CALLS);
+        assert_eq!(held.len(), TENANT_CALLS_MAX);
         assert!(take_soon(&turns, &Peer::daemon()).await.is_some());
         held.clear();
         assert!(take_soon(&turns, &tenant(1)).await.is_some());

@@ -1,13 +1,18 @@
 //! Connections: how many there are, whose they are, and when one ends.
 //!
 //! # Model
-//! Each connection is a task, and counts for its user until it ends. It ends when the peer closes it, sends nothing for the
-//! read timeout, or takes nothing of an answer or of events for as long. A further connection of a user who has his number,
-//! or of anyone when all are taken, is answered 503 and closed; but whoever has fewer connections than another user gets the
+//! Each connection is a task, and counts until it ends. It ends when the peer closes it, sends nothing for the
+//! read timeout, or takes nothing of an answer or of events for as long. Operators have [`OPERATOR_CONNECTIONS_MAX`]
+//! connections together, which count apart from those of others. A further connection of another user who has his number,
+//! or of any of them when all are taken, is answered 503; but whoever has fewer connections than another user gets the
 //! oldest one of the user with most. So nobody's number of connections keeps another user out.
 //!
+//! A connection that is refused is answered once its request arrives, and closed once the peer has closed it:
+//! a client that writes before it reads then reads the answer, and no broken pipe. For that it has
+//! [`REFUSAL_TIME_MAX`], and [`REFUSALS_MAX`] connections; further ones are answered and closed at once.
+//!
 //! # Limits
-//! See [`Limits`]. Operators have [`OPERATOR_RESERVE`] connections that others cannot take, and theirs are never taken.
+//! See [`Limits`], for tenants.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -20,10 +25,10 @@ use std::time::Duration;
 use axum::{Extension, Router};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{Instant, Sleep};
 use windlass_api::{ErrorBody, ErrorCode};
@@ -34,8 +39,12 @@ use crate::authority::Peer;
 use crate::options::Limits;
 use crate::shares::tell;
 
-/// Connections that only operators can have, of all.
-pub const OPERATOR_RESERVE: usize = 8;
+/// Connections of all operators at once.
+pub const OPERATOR_CONNECTIONS_MAX: usize = 1024;
+/// Refused connections that wait for their peer at once.
+const REFUSALS_MAX: usize = 64;
+/// How long a refused connection waits for its peer to ask, and then to read.
+const REFUSAL_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// The connections of one user, in the order in which they came. Without a handle one cannot be ended from here.
 type Held = BTreeMap<u64, Option<AbortHandle>>;
@@ -43,26 +52,46 @@ type Held = BTreeMap<u64, Option<AbortHandle>>;
 #[derive(Debug, Default)]
 struct Counts {
     last: u64,
-    all: usize,
+    operators: usize,
+    /// Of those who are no operators.
+    tenants: usize,
+    /// The same, by user.
     by_uid: HashMap<u32, Held>,
 }
 
 impl Counts {
     /// Ends the oldest connection of the user with most, if that is more than `own`; whether there was one.
     fn take_from_richest(&mut self, own: usize) -> bool {
-        let operator = Peer::daemon().uid;
-        let others = self.by_uid.iter();
-        let tenants =
-            others.filter(|(uid, held)| ![0, operator].contains(*uid) && held.len() > own + 1);
-        let richest = tenants
-            .max_by_key(|(_, held)| held.len())
-            .map(|(uid, _)| *uid);
-        let held = richest.and_then(|uid| self.by_uid.get_mut(&uid));
-        let Some(handle) = held.and_then(|held| held.values_mut().find_map(Option::take)) else {
+        let others = self.by_uid.values_mut();
+        let richer = others.filter(|held| held.len() > own + 1);
+        let richest = richer.max_by_key(|held| held.len());
+        let Some(handle) = richest.and_then(|held| held.values_mut().find_map(Option::take)) else {
             return false;
         };
         handle.abort();
         true
+    }
+
+    /// Counts one more of a user who is no operator; its number.
+    fn admit(&mut self, uid: u32, limits: &Limits) -> Result<u64, ErrorBody> {
+        let own = self.by_uid.get(&uid).map_or(0, Held::len);
+        if own >= limits.connections_per_uid_max {
+            let max = limits.connections_per_uid_max;
+            return Err(turned_away(uid, ("connections-per-uid-max", max), || {
+                format!("user {uid} has {own} of {max} connections")
+            }));
+        }
+        // What is ended counts until its task is gone, which is soon.
+        if self.tenants >= limits.connections_max && !self.take_from_richest(own) {
+            let max = limits.connections_max;
+            return Err(turned_away(uid, ("connections-max", max), || {
+                format!("all {max} connections are taken, {own} by user {uid}")
+            }));
+        }
+        self.tenants += 1;
+        self.last += 1;
+        self.by_uid.entry(uid).or_default().insert(self.last, None);
+        Ok(self.last)
     }
 }
 
@@ -70,8 +99,8 @@ impl Counts {
 #[derive(Debug)]
 struct Admission {
     counts: Arc<Mutex<Counts>>,
-    uid: u32,
-    number: u64,
+    /// Its user and number; none if it is an operator's.
+    tenant: Option<(u32, u64)>,
 }
 
 impl Admission {
@@ -79,45 +108,50 @@ impl Admission {
     /// Says whose limit is met, and logs it.
     fn of(counts: &Arc<Mutex<Counts>>, peer: &Peer, limits: &Limits) -> Result<Self, ErrorBody> {
         let mut now = counts.lock().unwrap_or_else(PoisonError::into_inner);
-        let reserve = if peer.operator { 0 } else { OPERATOR_RESERVE };
-        let all_max = limits.connections_max.saturating_sub(reserve).max(1);
-        let own = now.by_uid.get(&peer.uid).map_or(0, Held::len);
-        if own >= limits.connections_per_uid_max {
-            let (uid, max) = (peer.uid, limits.connections_per_uid_max);
-            return Err(turned_away(uid, ("connections-per-uid-max", max), || {
-                format!("user {uid} has {own} of {max} connections")
-            }));
-        }
-        // What is ended counts until its task is gone, which is soon.
-        if now.all >= all_max && !now.take_from_richest(own) {
-            let max = limits.connections_max;
-            return Err(turned_away(peer.uid, ("connections-max", max), || {
-                format!(
-                    "all {max} connections are taken, {own} by user {}",
-                    peer.uid
-                )
-            }));
-        }
-        now.all += 1;
-        now.last += 1;
-        let number = now.last;
-        now.by_uid.entry(peer.uid).or_default().insert(number, None);
+        let tenant = match peer.operator {
+            true => {
+                if now.operators >= OPERATOR_CONNECTIONS_MAX {
+                    let message = format!(
+                        "operators have {OPERATOR_CONNECTIONS_MAX} connections, and no more: try again later"
+                    );
+                    return Err(ErrorBody::plain(ErrorCode::Busy, message));
+                }
+                now.operators += 1;
+                None
+            }
+            false => Some((peer.uid, now.admit(peer.uid, limits)?)),
+        };
         Ok(Self {
             counts: Arc::clone(counts),
-            uid: peer.uid,
-            number,
+            tenant,
         })
+    }
+
+    /// Has the connection end if another user gets its place.
+    fn ends_by(&self, handle: AbortHandle) {
+        let Some((uid, number)) = self.tenant else {
+            return;
+        };
+        let mut now = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = now.by_uid.get_mut(&uid);
+        if let Some(place) = held.and_then(|held| held.get_mut(&number)) {
+            *place = Some(handle);
+        }
     }
 }
 
 impl Drop for Admission {
     fn drop(&mut self) {
         let mut now = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        now.all -= 1;
-        if let Some(own) = now.by_uid.get_mut(&self.uid) {
-            own.remove(&self.number);
+        let Some((uid, number)) = self.tenant else {
+            now.operators -= 1;
+            return;
+        };
+        now.tenants -= 1;
+        if let Some(own) = now.by_uid.get_mut(&uid) {
+            own.remove(&number);
             if own.is_empty() {
-                now.by_uid.remove(&self.uid);
+                now.by_uid.remove(&uid);
             }
         }
     }
@@ -222,6 +256,7 @@ async fn serve(
     open: Sender<()>,
 ) {
     let counts = Arc::new(Mutex::new(Counts::default()));
+    let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));
     let (unread, to_close) = mpsc::channel::<UnixStream>();
     aside(move || to_close.into_iter().for_each(drop));
     loop {
@@ -243,10 +278,17 @@ async fn serve(
         let (peer, admission) = match admitted {
             Ok(admitted) => admitted,
             Err(error) => {
-                turn_away(&stream, &error);
                 if holds_fds {
+                    refuse(&stream, &error);
                     // Closed here if there is no thread.
                     let _ = unread.send(stream);
+                } else if let Ok(place) = Arc::clone(&refusals).try_acquire_owned() {
+                    tokio::spawn(async move {
+                        refuse_patiently(stream, &error).await;
+                        drop(place);
+                    });
+                } else {
+                    refuse(&stream, &error);
                 }
                 continue;
             }
@@ -263,16 +305,13 @@ async fn serve(
                 drop((admission, open));
             });
         } else {
-            let (counts, number) = (Arc::clone(&counts), admission.number);
+            let admission = Arc::new(admission);
+            let held = Arc::clone(&admission);
             let task = tokio::spawn(async move {
                 connection(stream, service, read_timeout).await;
-                drop((admission, open));
+                drop((held, open));
             });
-            let mut now = counts.lock().unwrap_or_else(PoisonError::into_inner);
-            let held = now.by_uid.get_mut(&peer.uid);
-            if let Some(handle) = held.and_then(|held| held.get_mut(&number)) {
-                *handle = Some(task.abort_handle());
-            }
+            admission.ends_by(task.abort_handle());
         }
     }
 }
@@ -321,7 +360,8 @@ fn turned_away(
     ErrorBody::plain(ErrorCode::Busy, message)
 }
 
-fn turn_away(stream: &UnixStream, error: &ErrorBody) {
+/// Answers a connection that is not served.
+fn refuse(stream: &UnixStream, error: &ErrorBody) {
     let body = serde_json::to_string(error).unwrap_or_default();
     let text = format!(
         "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n\
@@ -332,10 +372,18 @@ fn turn_away(stream: &UnixStream, error: &ErrorBody) {
     let _ = stream.try_write(text.as_bytes());
 }
 
+/// The same, once its peer has asked; it ends when the peer has closed it.
+async fn refuse_patiently(mut stream: UnixStream, error: &ErrorBody) {
+    let mut unread = [0; 1024];
+    let _ = tokio::time::timeout(REFUSAL_TIME_MAX, stream.read(&mut unread)).await;
+    refuse(&stream, error);
+    let _ = stream.shutdown().await;
+    let rest = async { while stream.read(&mut unread).await.is_ok_and(|bytes| bytes != 0) {} };
+    let _ = tokio::time::timeout(REFUSAL_TIME_MAX, rest).await;
+}
+
 #[cfg(test)]
 mod tests {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-
     use super::*;
     use crate::options::{Args, Options};
 
