@@ -5,11 +5,13 @@
 //! validates, computes the difference, asks [`crate::authority`] and the forwarding tables (whose are the addresses that
 //! the change claims?), and then:
 //!
-//! 1. writes the new document beside the old one ([`Store::prepare`]): a full disk stops here;
-//! 2. makes each [`Change`] in an edit of the [`Backend`]; if one fails, undoes those before it in reverse order;
-//! 3. puts the new document in the place of the old one ([`Store::commit`]); if that fails, undoes all;
-//! 4. ends the edit: what is new takes effect, what is gone is deleted on the host;
-//! 5. publishes the changes to the monitors.
+//! 1. makes each [`Change`] in an edit of the [`Backend`]; if one fails, undoes those before it in reverse order;
+//! 2. writes the new document beside the old one ([`Store::prepare`]), and puts it in the place of the old one
+//!    ([`Store::commit`]); if the disk is full, undoes all;
+//! 3. ends the edit: what is new takes effect, what is gone is deleted on the host;
+//! 4. publishes the changes to the monitors.
+//!
+//! Changes that wait at the same time pass step 1 one after the other, and the other steps together (`together`).
 //!
 //! So the stored document, the one in memory and the data plane agree after every call, whatever failed.
 //!
@@ -34,6 +36,7 @@ mod captures;
 mod claims;
 mod owners;
 mod recent;
+mod together;
 mod told;
 mod turns;
 mod vnds;
@@ -51,7 +54,8 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context, Result};
 use tokio::sync::{broadcast, oneshot};
 use windlass_api::{
-    Change, Counters, Document, ErrorBody, ErrorCode, EventKind, MonitorEvent, Name, Object, Status,
+    Applied, Change, Counters, Document, ErrorBody, ErrorCode, EventKind, MonitorEvent, Name,
+    Object, Status,
 };
 
 use windlass_attach::endpoint::Handed;
@@ -63,15 +67,19 @@ use crate::paths;
 use crate::shares::{Holders, PerUser, Share};
 use crate::store::Store;
 use recent::Recent;
+use together::{Proposal, TOGETHER_MAX};
 use turns::Turns;
 
 /// Time that a handler waits for the engine.
 pub const CALL_TIME_MAX: Duration = Duration::from_secs(30);
 
 type Call = Box<dyn FnOnce(&mut Engine) + Send>;
+/// What takes the answer to a message.
+type Answerer<T> = Box<dyn FnOnce(Result<T, ErrorBody>) + Send>;
 
 enum Message {
     Call(Call),
+    Change(Proposal),
     Stop,
 }
 
@@ -272,11 +280,28 @@ impl Engine {
     }
 
     fn run(mut self, inbox: &mpsc::Receiver<Message>) {
-        loop {
-            match inbox.recv_timeout(self.recent.due_in()) {
-                Ok(Message::Call(call)) => call(&mut self),
-                Err(RecvTimeoutError::Timeout) => {}
-                Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => break,
+        let mut is_over = false;
+        while !is_over {
+            let mut together = Vec::new();
+            let mut next = inbox.recv_timeout(self.recent.due_in());
+            // Nobody has an answer to those changes yet, so that whoever calls meanwhile asks before them.
+            loop {
+                match next {
+                    Ok(Message::Call(call)) => call(&mut self),
+                    Ok(Message::Change(proposal)) => together.push(proposal),
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => is_over = true,
+                }
+                if is_over || together.is_empty() || together.len() == TOGETHER_MAX {
+                    break;
+                }
+                match inbox.try_recv() {
+                    Ok(message) => next = Ok(message),
+                    Err(_) => break,
+                }
+            }
+            if !together.is_empty() {
+                self.change_together(together);
             }
             if self.recent.due_in().is_zero() {
                 self.note_drops();
@@ -317,13 +342,17 @@ impl Engine {
     }
 
     fn publish(&self, kind: EventKind, audience: Audience) {
+        self.publish_at(self.revision, kind, audience);
+    }
+
+    fn publish_at(&self, revision: u64, kind: EventKind, audience: Audience) {
         let since = SystemTime::now()
             .duration_since(SystemTime::UNIX_EPOCH)
             .unwrap_or_default();
         let time_ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
         let event = MonitorEvent {
             time_ns,
-            revision: self.revision,
+            revision,
             kind,
         };
         // Without a monitor there is nobody to send to.
@@ -348,8 +377,9 @@ impl Engine {
         }
     }
 
-    fn publish_change(&self, change: Change, old: &Document) {
-        let audience = match change.object() {
+    /// Who may see a change of the document, which was `old` before.
+    fn audience_of(&self, change: &Change, old: &Document) -> Audience {
+        match change.object() {
             Object::Zone(zone) => Self::audience_of_zone(Some(zone)),
             Object::Vnd(vnd) => {
                 let name = vnd.zone.name().map(Name::as_str).unwrap_or_default();
@@ -372,13 +402,7 @@ impl Engine {
             Object::Bridge(_) | Object::Uplink(_) | Object::Overlay(_) | Object::Fdb(_) => {
                 Audience::Operators
             }
-        };
-        self.publish(
-            EventKind::Change {
-                change: Box::new(change),
-            },
-            audience,
-        );
+        }
     }
 }
 
@@ -398,21 +422,54 @@ impl EngineHandle {
         peer: &Peer,
         call: impl FnOnce(&mut Engine) -> Result<T, ErrorBody> + Send + 'static,
     ) -> Result<T, ErrorBody> {
+        self.send(peer, |answer| {
+            Message::Call(Box::new(move |engine| answer(call(engine))))
+        })
+        .await
+    }
+
+    /// Changes the document by `edit` for this peer, together with the other changes that wait; with `dry_run` only says what
+    /// would be changed. The edit also sees the engine, whose document it is.
+    ///
+    /// # Errors
+    /// Those of [`Engine::change`] and [`EngineHandle::call`].
+    pub async fn change(
+        &self,
+        peer: &Peer,
+        expected: Option<u64>,
+        dry_run: bool,
+        edit: impl FnOnce(&Engine, &mut Document) -> Result<(), ErrorBody> + Send + 'static,
+    ) -> Result<Applied, ErrorBody> {
+        self.send(peer, |answer| {
+            Message::Change(Proposal {
+                peer: *peer,
+                expected,
+                dry_run,
+                edit: Box::new(edit),
+                answer: Box::new(answer),
+            })
+        })
+        .await
+    }
+
+    /// Sends the message that is made of what takes its answer, and waits for that.
+    async fn send<T: Send + 'static>(
+        &self,
+        peer: &Peer,
+        message: impl FnOnce(Answerer<T>) -> Message,
+    ) -> Result<T, ErrorBody> {
         let Some(turn) = self.turns.take(peer).await else {
             let message = "as many requests wait already as may: try again";
             return Err(ErrorBody::plain(ErrorCode::Busy, message));
         };
         let (answer, answered) = oneshot::channel();
-        let call: Call = Box::new(move |engine| {
-            let result = call(engine);
+        let message = message(Box::new(move |result| {
             drop(turn);
             // The handler may have given up; then nobody wants the answer.
             let _ = answer.send(result);
-        });
+        }));
         let gone = || ErrorBody::plain(ErrorCode::Internal, "the daemon is ending");
-        self.messages
-            .send(Message::Call(call))
-            .map_err(|_| gone())?;
+        self.messages.send(message).map_err(|_| gone())?;
         match tokio::time::timeout(CALL_TIME_MAX, answered).await {
             Ok(Ok(result)) => result,
             Ok(Err(_)) => Err(gone()),

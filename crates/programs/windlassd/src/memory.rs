@@ -30,6 +30,8 @@ pub struct Memory {
     pub states: BTreeMap<Name, Status>,
     /// Every call that changed something, in order: `create_vnic v0`.
     pub calls: Vec<String>,
+    /// Edits that have ended.
+    pub edits: usize,
     /// The next call that contains this text fails.
     pub fail: Option<String>,
 }
@@ -86,6 +88,10 @@ impl MemoryBackend {
 }
 
 impl Backend for MemoryBackend {
+    fn end_edit(&mut self) {
+        self.lock().edits += 1;
+    }
+
     fn create_bridge(&mut self, bridge: &Bridge) -> Result<(), BackendError> {
         let mut memory = self.call(format!("create_bridge {}", bridge.name))?;
         memory.bridges.insert(bridge.name.clone(), bridge.clone());

@@ -4,16 +4,16 @@
 //! `document.json` in the state directory holds; beside it lie, only during a change, `document.next` and then
 //! `document.last`. A change is made in five steps:
 //!
-//! 1. [`Store::prepare`] writes `document.next`, flushes it and the directory. A full disk fails here,
-//!    before anything else has happened; `document.json` was not touched.
-//! 2. The caller makes on the host what is new.
+//! 1. The caller prepares what is new, with nothing of it on the host yet.
+//! 2. [`Store::prepare`] writes `document.next`, flushes it and the directory. A full disk fails here;
+//!    `document.json` was not touched.
 //! 3. [`Store::commit`] keeps the old document as `document.last`, renames `document.next` over `document.json` and
 //!    flushes the directory. If the change could not be made, [`Store::abandon`] removes `document.next` instead.
-//! 4. The caller deletes on the host what is gone.
+//! 4. The caller makes on the host what is new, and deletes what is gone.
 //! 5. [`Store::finish`] removes `document.last`.
 //!
 //! # What can be lost and what cannot
-//! A kill or a power cut leaves the old document or the new one, whole. If it came between 1 and 3,
+//! A kill or a power cut leaves the old document or the new one, whole. If it came between 2 and 3,
 //! [`Loaded::unfinished`] tells what had been begun, and if it came between 3 and 5, [`Loaded::replaced`] tells what
 //! held before, so that remains on the host can be removed.
 //!

@@ -188,7 +188,7 @@ fn a_full_disk_refuses_the_change() {
             .contains("nothing was changed"),
         "{error}"
     );
-    assert!(daemon.calls().is_empty());
+    assert_eq!(daemon.calls(), ["create_bridge br1", "delete_bridge br1"]);
     daemon.refused("GET", "/v1/bridges/br1", None, "not_found");
     assert_eq!(check(&options.state_dir).unwrap(), before);
     drop(daemon);

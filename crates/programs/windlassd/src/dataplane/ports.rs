@@ -272,9 +272,11 @@ impl Ports {
         let name = &to.name;
         let id = self.bridge(name)?.id;
         let tuning = translate::bridge_tuning(to);
-        let former = self.edit.set.remove(&id);
+        // An edit may change it twice: it is changed from what it was before the first.
+        let former = self.edit.set.remove(&id).map(|former| former.from);
+        let from = former.as_ref().unwrap_or(from);
         // What undoes a change of this edit needs no other table: the one that is there has everything.
-        if former.is_none_or(|former| former.from != *to) {
+        if from != to {
             let (old, new) = (from.settings(), to.settings());
             let is_other_table =
                 old.vlan_filtering != new.vlan_filtering || old.addresses_max != new.addresses_max;

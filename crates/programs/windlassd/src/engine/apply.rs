@@ -1,12 +1,10 @@
 //! How the engine makes a change, and undoes it.
 
 use windlass_api::{
-    Applied, Change, Document, ErrorBody, ErrorCode, MacAddr, Member, Name, Object, Vnic, Zone,
-    diff, validate,
+    Change, Document, ErrorBody, ErrorCode, MacAddr, Member, Name, Object, Vnic, Zone, diff,
 };
 
 use super::Engine;
-use super::claims::check_loops;
 use super::owners::vnics_in;
 use crate::authority::Peer;
 use crate::backend::{BackendError, Place};
@@ -15,7 +13,7 @@ use crate::shares::{Share, configured};
 use crate::store::Loaded;
 
 /// Six bytes from the kernel's generator.
-fn draw_mac() -> MacAddr {
+pub(super) fn draw_mac() -> MacAddr {
     let mut bytes = [0; 6];
     // Six bytes are never cut short, and the generator is ready long before a daemon starts
     // (getrandom(2)); if it fails all the same, the address is drawn again, and then found to be taken.
@@ -26,68 +24,8 @@ fn draw_mac() -> MacAddr {
 }
 
 impl Engine {
-    /// Changes the document by `edit` for the peer; with `dry_run` only says what would be changed.
-    ///
-    /// # Errors
-    /// What `edit` returns; [`ErrorCode::Conflict`] if `expected` is not the revision; what validation,
-    /// authority, the data plane or the store refuse. Nothing has changed then.
-    pub fn change(
-        &mut self,
-        peer: &Peer,
-        expected: Option<u64>,
-        dry_run: bool,
-        edit: impl FnOnce(&mut Document) -> Result<(), ErrorBody>,
-    ) -> Result<Applied, ErrorBody> {
-        self.change_silently(peer, expected, dry_run, edit)
-            .inspect_err(|error| self.tell_refused(peer, error))
-            .inspect(|done| {
-                if !dry_run {
-                    self.tell_changes(peer, &done.changes);
-                }
-            })
-    }
-
-    fn change_silently(
-        &mut self,
-        peer: &Peer,
-        expected: Option<u64>,
-        dry_run: bool,
-        edit: impl FnOnce(&mut Document) -> Result<(), ErrorBody>,
-    ) -> Result<Applied, ErrorBody> {
-        if let Some(expected) = expected.filter(|&expected| expected != self.revision) {
-            let now = self.revision;
-            let message =
-                format!("the document is at revision {now}, not {expected}: read it again");
-            return Err(ErrorBody::plain(ErrorCode::Conflict, message));
-        }
-        let mut next = self.document.clone();
-        edit(&mut next)?;
-        next.complete(&self.document, draw_mac);
-        next.canonicalize();
-        peer.may_have_vnds(&self.document, &next)?;
-        let changes = diff(&self.document, &next);
-        for change in &changes {
-            peer.may(change, &self.document, &next, &self.runtime_dir)?;
-        }
-        self.check_shares(peer, &next)?;
-        self.check_owners(&next, &changes)?;
-        self.check_vnds(&next, &changes)?;
-        validate(&next, &self.document)?;
-        check_loops(&next, &changes)?;
-        let warnings = self.check_claims(peer, &next, &changes)?;
-        if !dry_run && !changes.is_empty() {
-            self.make(next, &changes)?;
-        }
-        Ok(Applied {
-            revision: self.revision,
-            dry_run,
-            changes,
-            warnings,
-        })
-    }
-
     /// Refuses a tenant whose VNICs and their flows would take more than one may have; those that are there already may stay.
-    fn check_shares(&self, peer: &Peer, next: &Document) -> Result<(), ErrorBody> {
+    pub(super) fn check_shares(&self, peer: &Peer, next: &Document) -> Result<(), ErrorBody> {
         for share in [Share::Vnics, Share::Descriptors, Share::Flows] {
             let max = self.per_user.max(share);
             let taken = |document| configured(share, peer.uid, document);
@@ -99,48 +37,12 @@ impl Engine {
         Ok(())
     }
 
-    fn make(&mut self, next: Document, changes: &[Change]) -> Result<(), ErrorBody> {
-        let stored = |error: crate::store::StoreError| {
-            ErrorBody::plain(ErrorCode::Storage, format!("{error}; nothing was changed"))
-        };
-        let revision = self.revision + 1;
-        self.store.prepare(revision, &next).map_err(stored)?;
-        let before = self.document.clone();
-        self.backend.begin_edit();
-        let made = self.step_all(changes, &before).and_then(|()| {
-            self.store.commit().map_err(|error| {
-                self.undo(changes, &before);
-                // The rename may have been made and only its flush have failed: put the old one back.
-                let back = self.store.prepare(self.revision, &before);
-                if let Err(error) = back.and_then(|()| self.store.commit()) {
-                    tracing::error!("{error}");
-                }
-                stored(error)
-            })
-        });
-        self.backend.end_edit();
-        self.tidy();
-        if let Err(error) = made {
-            for change in changes {
-                self.end(&change.inverse());
-            }
-            return Err(error);
-        }
-        for change in changes {
-            self.end(change);
-        }
-        self.document = next;
-        self.revision = revision;
-        for change in changes {
-            self.publish_change(change.clone(), &before);
-        }
-        self.tell_waiting(changes);
-        self.note_states();
-        Ok(())
-    }
-
     /// Makes changes, or none of them.
-    fn step_all(&mut self, changes: &[Change], before: &Document) -> Result<(), ErrorBody> {
+    pub(super) fn step_all(
+        &mut self,
+        changes: &[Change],
+        before: &Document,
+    ) -> Result<(), ErrorBody> {
         let refused = |path, error: BackendError| {
             let message = error.to_string();
             ErrorBody::from(error).at(path, message)
@@ -160,7 +62,7 @@ impl Engine {
     }
 
     /// After the edit, what a change has left of an object is forgotten.
-    fn end(&mut self, change: &Change) {
+    pub(super) fn end(&mut self, change: &Change) {
         let Change::Delete { from } = change else {
             return;
         };
@@ -180,7 +82,7 @@ impl Engine {
         }
     }
 
-    fn undo(&mut self, done: &[Change], before: &Document) {
+    pub(super) fn undo(&mut self, done: &[Change], before: &Document) {
         for change in done.iter().rev() {
             let inverse = change.inverse();
             if let Err(error) = self.step(&inverse) {

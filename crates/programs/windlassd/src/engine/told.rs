@@ -16,7 +16,7 @@ const WAITING_MAX: usize = 64;
 
 impl Engine {
     /// Changes that were made. An object that was deleted to be made anew was set, for who asked for it.
-    pub(super) fn tell_changes(&self, peer: &Peer, changes: &[Change]) {
+    pub(super) fn tell_changes(&self, peer: &Peer, revision: u64, changes: &[Change]) {
         let key = |object: &Object| (object.kind(), object.name());
         let mut former: BTreeMap<_, &Object> = BTreeMap::new();
         let mut made = BTreeSet::new();
@@ -36,21 +36,31 @@ impl Engine {
                 Change::Set { from, .. } => Some(from),
             };
             match (change, before) {
-                (Change::Delete { .. }, _) => self.tell_change(peer, object, "delete", ""),
-                (_, None) => self.tell_change(peer, object, "create", ""),
+                (Change::Delete { .. }, _) => {
+                    self.tell_change(peer, revision, object, "delete", "")
+                }
+                (_, None) => self.tell_change(peer, revision, object, "create", ""),
                 (_, Some(from)) => {
-                    self.tell_change(peer, object, "set", &differing(from, object));
+                    let differing = differing(from, object);
+                    self.tell_change(peer, revision, object, "set", &differing);
                 }
             }
         }
     }
 
-    fn tell_change(&self, peer: &Peer, object: &Object, how: &str, properties: &str) {
+    fn tell_change(
+        &self,
+        peer: &Peer,
+        revision: u64,
+        object: &Object,
+        how: &str,
+        properties: &str,
+    ) {
         if !peer.operator && !may(Source::User(peer.uid)) {
             return;
         }
         let (kind, name) = (object.kind(), object.name());
-        let (uid, revision) = (u64::from(peer.uid), self.revision);
+        let uid = u64::from(peer.uid);
         tracing::info!(
             event = "change",
             uid,

@@ -67,7 +67,7 @@ pub async fn replace(
     let expected = expected(&headers)?;
     let Json(next) = Json::<Document>::from_request(request, &app).await?;
     let call = move |engine: &mut crate::engine::Engine| {
-        engine.change(&peer, expected, query.dry_run, |document| {
+        engine.change(&peer, expected, query.dry_run, move |document| {
             *document = next;
             Ok(())
         })

@@ -33,7 +33,7 @@ pub async fn add(
     Json(add): Json<FdbAdd>,
 ) -> Result<(StatusCode, axum::Json<Applied>), Failure> {
     let call = move |engine: &mut Engine| {
-        engine.change(&peer, None, false, |document| {
+        engine.change(&peer, None, false, move |document| {
             let Some(found) = document.bridge(&bridge) else {
                 return Err(no_such("bridge", &bridge));
             };
@@ -111,10 +111,12 @@ pub async fn delete(
             return Err(ErrorBody::plain(ErrorCode::Invalid, message));
         };
         let vlan = vlan_of(engine, &peer, &bridge, &query, mac)?;
-        let is_it =
-            |entry: &StaticEntry| entry.bridge == *bridge && entry.mac == mac && entry.vlan == vlan;
-        if engine.document().fdb.iter().any(is_it) {
-            return engine.change(&peer, None, false, |document| {
+        let of = bridge.clone();
+        let is_it = move |entry: &StaticEntry| {
+            entry.bridge == *of && entry.mac == mac && entry.vlan == vlan
+        };
+        if engine.document().fdb.iter().any(&is_it) {
+            return engine.change(&peer, None, false, move |document| {
                 document.fdb.retain(|entry| !is_it(entry));
                 Ok(())
             });

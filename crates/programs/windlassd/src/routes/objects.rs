@@ -319,18 +319,16 @@ pub async fn create<K: Kind>(
     Extension(peer): Extension<Peer>,
     Json(config): Json<K::Config>,
 ) -> Result<(StatusCode, axum::Json<Applied>), Failure> {
-    let call = move |engine: &mut Engine| {
-        engine.change(&peer, None, false, |document| {
-            let name = K::name(&config).as_str();
-            if find::<K>(document, name).is_some() {
-                let message = format!("{} \"{name}\" exists already", K::WORD);
-                return Err(ErrorBody::plain(ErrorCode::Exists, message));
-            }
-            K::list_mut(document).push(config);
-            Ok(())
-        })
+    let edit = move |_: &Engine, document: &mut Document| {
+        let name = K::name(&config).as_str();
+        if find::<K>(document, name).is_some() {
+            let message = format!("{} \"{name}\" exists already", K::WORD);
+            return Err(ErrorBody::plain(ErrorCode::Exists, message));
+        }
+        K::list_mut(document).push(config);
+        Ok(())
     };
-    let applied = app.engine.call(&peer, call).await?;
+    let applied = app.engine.change(&peer, None, false, edit).await?;
     Ok((StatusCode::CREATED, axum::Json(applied)))
 }
 
@@ -341,7 +339,7 @@ pub async fn replace<K: Kind>(
     Named(name): Named,
     Json(config): Json<K::Config>,
 ) -> Answer<Applied> {
-    let call = move |engine: &mut Engine| {
+    let edit = move |engine: &Engine, document: &mut Document| {
         if *K::name(&config) != *name {
             let message = format!(
                 "the name in the body, \"{}\", is not \"{name}\"",
@@ -354,14 +352,12 @@ pub async fn replace<K: Kind>(
         if find::<K>(engine.document(), &name).is_some() {
             seen::<K>(engine, &peer, &name)?;
         }
-        engine.change(&peer, None, false, |document| {
-            let list = K::list_mut(document);
-            list.retain(|other| *K::name(other) != *name);
-            list.push(config);
-            Ok(())
-        })
+        let list = K::list_mut(document);
+        list.retain(|other| *K::name(other) != *name);
+        list.push(config);
+        Ok(())
     };
-    answer(app.engine.call(&peer, call).await)
+    answer(app.engine.change(&peer, None, false, edit).await)
 }
 
 /// `PATCH /v1/KINDs/NAME`
@@ -371,17 +367,15 @@ pub async fn patch<K: Kind>(
     Named(name): Named,
     Json(patch): Json<K::Patch>,
 ) -> Answer<Applied> {
-    let call = move |engine: &mut Engine| {
+    let edit = move |engine: &Engine, document: &mut Document| {
         seen::<K>(engine, &peer, &name)?;
-        engine.change(&peer, None, false, |document| {
-            let mut list = K::list_mut(document).iter_mut();
-            if let Some(config) = list.find(|config| *K::name(config) == *name) {
-                K::patch(patch, config);
-            }
-            Ok(())
-        })
+        let mut list = K::list_mut(document).iter_mut();
+        if let Some(config) = list.find(|config| *K::name(config) == *name) {
+            K::patch(patch, config);
+        }
+        Ok(())
     };
-    answer(app.engine.call(&peer, call).await)
+    answer(app.engine.change(&peer, None, false, edit).await)
 }
 
 /// `DELETE /v1/KINDs/NAME`
@@ -390,18 +384,16 @@ pub async fn delete<K: Kind>(
     Extension(peer): Extension<Peer>,
     Named(name): Named,
 ) -> Answer<Applied> {
-    let call = move |engine: &mut Engine| {
+    let edit = move |engine: &Engine, document: &mut Document| {
         seen::<K>(engine, &peer, &name)?;
-        engine.change(&peer, None, false, |document| {
-            // A tenant is not told whose VNICs use it: authority refuses the change below.
-            if let Err(error) = K::release(document, &name)
-                && peer.operator
-            {
-                return Err(error);
-            }
-            K::list_mut(document).retain(|config| *K::name(config) != *name);
-            Ok(())
-        })
+        // A tenant is not told whose VNICs use it: authority refuses the change then.
+        if let Err(error) = K::release(document, &name)
+            && peer.operator
+        {
+            return Err(error);
+        }
+        K::list_mut(document).retain(|config| *K::name(config) != *name);
+        Ok(())
     };
-    answer(app.engine.call(&peer, call).await)
+    answer(app.engine.change(&peer, None, false, edit).await)
 }

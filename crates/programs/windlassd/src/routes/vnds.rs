@@ -36,7 +36,7 @@ pub async fn create(
 ) -> Result<(StatusCode, axum::Json<Applied>), Failure> {
     let call = move |engine: &mut Engine| {
         let vnd = asked.parsed().map_err(|error| error.body(&asked.label()))?;
-        engine.change(&peer, None, false, |document| {
+        engine.change(&peer, None, false, move |document| {
             document.vnds.push(vnd);
             Ok(())
         })
@@ -54,7 +54,7 @@ pub async fn patch(
 ) -> Answer<Applied> {
     let call = move |engine: &mut Engine| {
         engine.seen_vnd(&peer, &zone, &name)?;
-        engine.change(&peer, None, false, |document| {
+        engine.change(&peer, None, false, move |document| {
             let mut vnds = document.vnds.iter_mut();
             match vnds.find(|vnd| vnd.is(&zone, &name)) {
                 Some(vnd) => patch
@@ -75,7 +75,7 @@ pub async fn delete(
 ) -> Answer<Applied> {
     let call = move |engine: &mut Engine| {
         engine.seen_vnd(&peer, &zone, &name)?;
-        engine.change(&peer, None, false, |document| {
+        engine.change(&peer, None, false, move |document| {
             document.vnds.retain(|vnd| !vnd.is(&zone, &name));
             Ok(())
         })

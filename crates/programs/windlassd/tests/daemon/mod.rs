@@ -34,6 +34,9 @@ pub fn options(directory: &Path) -> Options {
     Options::load(&args).unwrap()
 }
 
+/// What changes a document.
+pub type Edit = Box<dyn FnOnce(&Engine, &mut Document) -> Result<(), ErrorBody> + Send>;
+
 /// A running daemon; dropping it ends it in order.
 pub struct Daemon {
     pub socket: PathBuf,
@@ -158,6 +161,43 @@ impl Daemon {
             .unwrap();
         let itself = Peer::daemon();
         runtime.block_on(self.engine.call(&itself, what))
+    }
+
+    /// Changes the document for the daemon itself by all of these, which wait together, in their order.
+    pub fn change_at_once(&self, edits: Vec<Edit>) -> Vec<Result<Applied, ErrorBody>> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap();
+        let itself = Peer::daemon();
+        runtime.block_on(async {
+            let (go, gone) = std::sync::mpsc::channel::<()>();
+            let engine = self.engine.clone();
+            let busy = tokio::spawn(async move {
+                let wait = move |_: &mut Engine| {
+                    gone.recv().unwrap();
+                    Ok(())
+                };
+                engine.call(&itself, wait).await
+            });
+            let asked: Vec<_> = (edits.into_iter())
+                .map(|edit| {
+                    let engine = self.engine.clone();
+                    tokio::spawn(async move { engine.change(&itself, None, false, edit).await })
+                })
+                .collect();
+            // At least one of the tasks asks before this one goes on.
+            for _ in 0..=asked.len() {
+                tokio::task::yield_now().await;
+            }
+            go.send(()).unwrap();
+            busy.await.unwrap().unwrap();
+            let mut results = Vec::new();
+            for asked in asked {
+                results.push(asked.await.unwrap());
+            }
+            results
+        })
     }
 
     /// Sets the state of a member in the memory backend, which says so.

@@ -24,7 +24,9 @@ use windlass_sys::eventfd;
 use super::{Behind, Overlay};
 use crate::backend::BackendError;
 use crate::dataplane::ports::{MemberState, Ports};
-use crate::lookup::{Endpoint, LookupConf, LookupKind, Lookups, PluginFrom, PluginUser, Told};
+use crate::lookup::{
+    Endpoint, LookupConf, LookupKind, Lookups, Pace, PluginFrom, PluginUser, Told,
+};
 
 /// Time that a search has for its first word, when an overlay is made or changed.
 const FIRST_WORD: Duration = Duration::from_secs(5);
@@ -145,7 +147,7 @@ impl Ports {
                 let _ = to.send((name.clone(), told));
                 let _ = eventfd::signal(&*wake);
             };
-            let lookups = Lookups::new(PluginUser::find(), tell)
+            let lookups = Lookups::new(Pace::of(PluginUser::find()), tell)
                 .map_err(|error| BackendError::Host(format!("the look-up thread: {error}")))?;
             self.searches.lookups = Some(lookups);
         }

@@ -1,0 +1,218 @@
+//! Changes that wait together: made one after the other, stored and published once.
+//!
+//! # Model
+//! Each [`Proposal`] is checked against the document that those before it have left, and its steps are made in the one edit of the
+//! backend that all of them share. One that is refused, by a check or by the backend, is undone by itself; the others go on
+//! without it. Then the document that they make together is stored, and the edit ends: one flush of the disk and one
+//! publication for all, after which each is answered. If the store refuses, all of them are undone.
+//!
+//! Each that changes something has a revision of its own; the document is stored with the last.
+//!
+//! # Failure modes
+//! A kill leaves the document from before all of them, or from after all of them: nobody has an answer yet.
+
+use windlass_api::{Applied, Change, Document, ErrorBody, ErrorCode, EventKind, diff, validate};
+
+use super::apply::draw_mac;
+use super::claims::check_loops;
+use super::{Audience, Engine};
+use crate::authority::Peer;
+use crate::store::StoreError;
+
+/// Changes that are stored together at most.
+pub(super) const TOGETHER_MAX: usize = 128;
+
+type Edit = dyn FnOnce(&Engine, &mut Document) -> Result<(), ErrorBody> + Send;
+type Answer = dyn FnOnce(Result<Applied, ErrorBody>) + Send;
+
+/// A change that somebody asks for.
+pub(super) struct Proposal {
+    pub(super) peer: Peer,
+    /// The revision that the document must have.
+    pub(super) expected: Option<u64>,
+    /// Only to say what would be changed.
+    pub(super) dry_run: bool,
+    /// Changes the document, which is the engine's.
+    pub(super) edit: Box<Edit>,
+    /// Given the result, once it is durable.
+    pub(super) answer: Box<Answer>,
+}
+
+/// What has been made of a proposal, and is to be stored.
+struct Made {
+    revision: u64,
+    changes: Vec<(Change, Audience)>,
+}
+
+impl Engine {
+    /// Changes the document by `edit` for the peer; with `dry_run` only says what would be changed.
+    ///
+    /// # Errors
+    /// What `edit` returns; [`ErrorCode::Conflict`] if `expected` is not the revision; what validation,
+    /// authority, the data plane or the store refuse. Nothing has changed then.
+    pub fn change(
+        &mut self,
+        peer: &Peer,
+        expected: Option<u64>,
+        dry_run: bool,
+        edit: impl FnOnce(&mut Document) -> Result<(), ErrorBody> + Send + 'static,
+    ) -> Result<Applied, ErrorBody> {
+        let (answer, answered) = std::sync::mpsc::sync_channel(1);
+        self.change_together(vec![Proposal {
+            peer: *peer,
+            expected,
+            dry_run,
+            edit: Box::new(move |_, document| edit(document)),
+            answer: Box::new(move |result| drop(answer.send(result))),
+        }]);
+        let unanswered = |_| ErrorBody::plain(ErrorCode::Internal, "a change was not answered");
+        answered.recv().map_err(unanswered)?
+    }
+
+    /// Makes these changes, and answers each.
+    pub(super) fn change_together(&mut self, proposals: Vec<Proposal>) {
+        let (before, revision) = (self.document.clone(), self.revision);
+        let mut results = Vec::with_capacity(proposals.len());
+        let mut all = Vec::new();
+        for proposal in proposals {
+            let Proposal { peer, dry_run, .. } = proposal;
+            let (expected, edit) = (proposal.expected, proposal.edit);
+            let done = self.propose(&peer, expected, dry_run, edit, &mut all);
+            results.push((peer, proposal.answer, done));
+        }
+        let stored = match all.is_empty() {
+            true => Ok(()),
+            false => self.settle(all, &before, revision),
+        };
+        for (peer, answer, result) in results {
+            let has_changed = |done: &Applied| !done.dry_run && !done.changes.is_empty();
+            let result = match (&stored, result) {
+                (Err(error), Ok(done)) if has_changed(&done) => Err(error.clone()),
+                (_, result) => result,
+            };
+            match &result {
+                Ok(done) if has_changed(done) => {
+                    self.tell_changes(&peer, done.revision, &done.changes);
+                }
+                Ok(_) => {}
+                Err(error) => self.tell_refused(&peer, error),
+            }
+            answer(result);
+        }
+    }
+
+    /// Checks a change, and makes its steps in the edit that it opens if it is the first.
+    fn propose(
+        &mut self,
+        peer: &Peer,
+        expected: Option<u64>,
+        dry_run: bool,
+        edit: Box<Edit>,
+        all: &mut Vec<Made>,
+    ) -> Result<Applied, ErrorBody> {
+        if let Some(expected) = expected.filter(|&expected| expected != self.revision) {
+            let now = self.revision;
+            let message =
+                format!("the document is at revision {now}, not {expected}: read it again");
+            return Err(ErrorBody::plain(ErrorCode::Conflict, message));
+        }
+        let mut next = self.document.clone();
+        edit(self, &mut next)?;
+        next.complete(&self.document, draw_mac);
+        next.canonicalize();
+        peer.may_have_vnds(&self.document, &next)?;
+        let changes = diff(&self.document, &next);
+        for change in &changes {
+            peer.may(change, &self.document, &next, &self.runtime_dir)?;
+        }
+        self.check_shares(peer, &next)?;
+        self.check_owners(&next, &changes)?;
+        self.check_vnds(&next, &changes)?;
+        validate(&next, &self.document)?;
+        check_loops(&next, &changes)?;
+        let warnings = self.check_claims(peer, &next, &changes)?;
+        if !dry_run && !changes.is_empty() {
+            if all.is_empty() {
+                self.backend.begin_edit();
+            }
+            let before = self.document.clone();
+            if let Err(error) = self.step_all(&changes, &before) {
+                for change in &changes {
+                    self.end(&change.inverse());
+                }
+                if all.is_empty() {
+                    self.backend.end_edit();
+                }
+                return Err(error);
+            }
+            self.document = next;
+            self.revision += 1;
+            let told = changes.iter().cloned().map(|change| {
+                let audience = self.audience_of(&change, &before);
+                (change, audience)
+            });
+            all.push(Made {
+                revision: self.revision,
+                changes: told.collect(),
+            });
+        }
+        Ok(Applied {
+            revision: self.revision,
+            dry_run,
+            changes,
+            warnings,
+        })
+    }
+
+    /// Stores what was made and ends the edit, or undoes it all.
+    fn settle(
+        &mut self,
+        all: Vec<Made>,
+        before: &Document,
+        revision: u64,
+    ) -> Result<(), ErrorBody> {
+        let made = self.store_all(before, revision);
+        if made.is_err() {
+            let changes = all.iter().flat_map(|made| &made.changes);
+            let changes: Vec<Change> = changes.map(|(change, _)| change.clone()).collect();
+            self.undo(&changes, before);
+            self.revision = revision;
+        }
+        self.backend.end_edit();
+        self.tidy();
+        for (change, _) in all.iter().flat_map(|made| &made.changes) {
+            match made.is_ok() {
+                true => self.end(change),
+                false => self.end(&change.inverse()),
+            }
+        }
+        made.map_err(|error| {
+            ErrorBody::plain(ErrorCode::Storage, format!("{error}; nothing was changed"))
+        })?;
+        let mut waiting = Vec::new();
+        for Made { revision, changes } in all {
+            for (change, audience) in changes {
+                waiting.push(change.clone());
+                let change = Box::new(change);
+                self.publish_at(revision, EventKind::Change { change }, audience);
+            }
+        }
+        self.tell_waiting(&waiting);
+        self.note_states();
+        Ok(())
+    }
+
+    /// Puts the document in the place of the one `before`, which had this revision.
+    fn store_all(&mut self, before: &Document, revision: u64) -> Result<(), StoreError> {
+        self.store.prepare(self.revision, &self.document)?;
+        let committed = self.store.commit();
+        if committed.is_err() {
+            // The rename may have been made and only its flush have failed: put the old one back.
+            let back = self.store.prepare(revision, before);
+            if let Err(error) = back.and_then(|()| self.store.commit()) {
+                tracing::error!("{error}");
+            }
+        }
+        committed
+    }
+}
