@@ -2,9 +2,9 @@
 //!
 //! # Model
 //! For each VLAN there are two sets: one for broadcast and multicast, one for unicast to unknown addresses (members
-//! with `discover`). They are made when the topology is made. The source, and the other private
-//! members if the source is private, are left out when a set is walked, in one comparison each. VLANs with the same members
-//! share a set.
+//! with `discover`). They are made when the topology is made. The source, the other private
+//! members if the source is private, and the members of its horizon are left out when a set is walked, in one comparison each.
+//! VLANs with the same members share a set.
 
 use windlass_frame::{FloodId, Heads, TxId};
 
@@ -37,6 +37,7 @@ pub struct FloodTo {
     /// Whether the frame gets a tag there.
     pub tagged: bool,
     private: bool,
+    horizon: u16,
     mtu: u32,
 }
 
@@ -44,7 +45,8 @@ impl FloodTo {
     /// Whether it gets what `from` floods.
     #[inline(always)]
     pub fn takes(&self, from: FloodFrom) -> bool {
-        self.id != from.id && !(self.private && from.private)
+        let is_beside = self.horizon != 0 && self.horizon == from.horizon;
+        self.id != from.id && !(self.private && from.private) && !is_beside
     }
 
     /// Whether frame `i` of `h` is short enough for it.
@@ -68,6 +70,8 @@ pub struct FloodFrom {
     pub id: TxId,
     /// Whether it is private.
     pub private: bool,
+    /// Its horizon; 0: it has none.
+    pub horizon: u16,
 }
 
 impl FloodSet {
@@ -80,7 +84,11 @@ impl FloodSet {
     ) -> FloodSet {
         let gets = |m: &&MemberConf| {
             let is_open = !m.span && m.state == PortState::Forwarding;
-            is_open && (kind == FloodKind::Group || m.discover) && (!filtering || m.takes(vid))
+            let is_asked = match kind {
+                FloodKind::Group => m.groups,
+                FloodKind::Unknown => m.discover,
+            };
+            is_open && is_asked && (!filtering || m.takes(vid))
         };
         let mut to: Box<[FloodTo]> = members
             .filter(gets)
@@ -88,6 +96,7 @@ impl FloodSet {
                 id: m.id,
                 tagged: filtering && m.wants_tag(vid),
                 private: m.private,
+                horizon: m.horizon,
                 mtu: m.mtu,
             })
             .collect();
@@ -138,6 +147,9 @@ impl FloodSet {
     /// Whether anybody but the source gets frames from `from`.
     #[inline]
     pub fn reaches_anyone(&self, from: FloodFrom) -> bool {
+        if from.horizon != 0 {
+            return self.each(from).next().is_some();
+        }
         let candidates = self
             .to
             .len()

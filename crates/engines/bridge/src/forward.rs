@@ -262,9 +262,11 @@ impl Bridge {
 
     /// A member as the source of flooded frames.
     pub fn flood_from(&self, id: u16) -> FloodFrom {
+        let member = self.member(id);
         FloodFrom {
             id: TxId(id),
-            private: self.member(id).is_some_and(|m| m.private),
+            private: member.is_some_and(|m| m.private),
+            horizon: member.map_or(0, |m| m.horizon),
         }
     }
 
@@ -382,6 +384,8 @@ impl Bridge {
             Target::Drop(Drop::NoDestination)
         } else if to.private && from.private {
             Target::Drop(Drop::Private)
+        } else if to.horizon != 0 && to.horizon == from.horizon {
+            Target::Drop(Drop::SameMember)
         } else if self.filtering && !to.takes(vid) {
             Target::Drop(Drop::EgressVlan)
         } else {
@@ -768,6 +772,7 @@ impl Pass<'_> {
         let from = FloodFrom {
             id: self.from.id,
             private: self.from.private,
+            horizon: self.from.horizon,
         };
         if !set.is_some_and(|set| set.reaches_anyone(from)) {
             return Verdict::drop(Drop::NoDestination);

@@ -47,6 +47,8 @@ pub struct MemberConf {
     pub stp: bool,
     /// Frames to unknown addresses are flooded to it.
     pub discover: bool,
+    /// Frames to groups are flooded to it.
+    pub groups: bool,
     /// What is learned behind it neither ages nor moves.
     pub sticky: bool,
     /// Only sources that have a static entry at it may send.
@@ -55,6 +57,8 @@ pub struct MemberConf {
     pub mab: bool,
     /// Exchanges nothing with other private members.
     pub private: bool,
+    /// Members of one horizon exchange nothing (split horizon); 0: it has none.
+    pub horizon: u16,
     /// Receives a copy of every accepted frame and sends none.
     pub span: bool,
     /// Sources other than its own address are dropped.
@@ -83,10 +87,12 @@ impl MemberConf {
             stp: false,
             learn: true,
             discover: true,
+            groups: true,
             sticky: false,
             locked: false,
             mab: false,
             private: false,
+            horizon: 0,
             span: false,
             nospoof: true,
             standby: false,

@@ -2,9 +2,9 @@
 
 use std::fmt;
 use std::hint::select_unpredictable;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64};
+use std::sync::{Arc, OnceLock};
 
 use windlass_frame::Tick;
 
@@ -194,6 +194,12 @@ pub struct Entry {
     pub age_ms: u64,
 }
 
+/// What [`Fdb`] has of members beyond the limit that it was made with.
+pub(super) struct Beyond {
+    pub(super) since: Box<[AtomicU32]>,
+    pub(super) full: Box<[AtomicU8]>,
+}
+
 /// The forwarding table of one bridge. See the [module](super) for how it works.
 pub struct Fdb {
     pub(super) buckets: Box<[Bucket]>,
@@ -203,6 +209,8 @@ pub struct Fdb {
     pub(super) member_since: Box<[AtomicU32]>,
     /// For each member, 1 while it has as many learned entries as it may have.
     pub(super) full: Box<[AtomicU8]>,
+    /// The same two for the members beyond, once there are any ([`FdbWriter::admit_beyond`]).
+    pub(super) beyond: OnceLock<Beyond>,
     /// Nanoseconds of a tick; 0: nothing ages.
     pub(super) tick_ns: AtomicU64,
     /// Flushed entries may still stand in the table: raised by a flush, lowered by the first sweep of the whole table
@@ -237,6 +245,7 @@ impl Fdb {
             seeds: Seeds::new(limits.seed),
             member_since: zeros(members),
             full: (0..members).map(|_| AtomicU8::new(0)).collect(),
+            beyond: OnceLock::new(),
             tick_ns: AtomicU64::new(tick_ns(limits.ageing_ms)),
             flushing: AtomicBool::new(false),
             swept: AtomicU64::new(0),
@@ -315,10 +324,36 @@ impl Fdb {
         [place.first(self.mask), place.second(self.mask)]
     }
 
+    /// When a member was last flushed.
+    #[inline(always)]
+    pub(super) fn since(&self, member: usize) -> Option<&AtomicU32> {
+        let since = self.member_since.get(member);
+        since.or_else(|| self.since_beyond(member))
+    }
+
+    #[cold]
+    fn since_beyond(&self, member: usize) -> Option<&AtomicU32> {
+        let at = member.checked_sub(self.member_since.len())?;
+        self.beyond.get()?.since.get(at)
+    }
+
+    /// Whether a member has as many learned entries as it may have: 1.
+    #[inline(always)]
+    pub(super) fn full(&self, member: usize) -> Option<&AtomicU8> {
+        let full = self.full.get(member);
+        full.or_else(|| self.full_beyond(member))
+    }
+
+    #[cold]
+    fn full_beyond(&self, member: usize) -> Option<&AtomicU8> {
+        let at = member.checked_sub(self.full.len())?;
+        self.beyond.get()?.full.get(at)
+    }
+
     /// Whether a flush is younger than the entry.
     #[inline(always)]
     pub(super) fn flushed(&self, value: Value) -> bool {
-        let since = self.member_since.get(value.member() as usize);
+        let since = self.since(value.member() as usize);
         let half = u32::from(value.flags().is_fixed()).wrapping_mul(16);
         let since = since.map_or(0, |s| s.load(Relaxed)).wrapping_shr(half) as u16;
         value.stamp().wrapping_sub(since) & STAMP_MASK >= STAMP_OLD
@@ -336,9 +371,8 @@ impl Fdb {
     /// Whether a member has as many learned entries as it may have, by a limit of its own.
     #[inline]
     pub fn member_is_full(&self, member: u16) -> bool {
-        self.full
-            .get(member as usize)
-            .is_some_and(|f| f.load(Relaxed) != 0)
+        let full = self.full(member as usize);
+        full.is_some_and(|f| f.load(Relaxed) != 0)
     }
 
     /// Shows every live entry, from any thread, without stopping anyone. An entry that moves

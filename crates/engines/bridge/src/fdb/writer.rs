@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::atomic::{AtomicU8, AtomicU32};
 
 use windlass_frame::Tick;
 
+use super::limits::MEMBERS_MAX;
 use super::room::Room;
-use super::table::{EntryFlags, STAMP_MASK, SlotAt, Value, tick_ns};
+use super::table::{Beyond, EntryFlags, STAMP_MASK, SlotAt, Value, tick_ns};
 use super::{Fdb, Grace, Key, Limits, Now, Sighting, Tally, grace};
 
 /// Flushes between two complete sweeps, at most: stamps would become ambiguous after 3,072.
@@ -51,6 +53,27 @@ pub enum AddError {
     /// A slot is free but must rest until readers are done: to be called again after a grace period.
     #[error("a slot is not free yet; try again")]
     Resting,
+}
+
+/// What a member's account begins with.
+#[derive(Clone, Copy, Debug)]
+struct Fresh {
+    limit: u32,
+    moves: u32,
+}
+
+impl Fresh {
+    fn account(self) -> Account {
+        Account {
+            learned: 0,
+            fixed: 0,
+            limit: self.limit,
+            moves_max: self.moves,
+            moves: self.moves,
+            moves_at: Tick(0),
+            tally: None,
+        }
+    }
 }
 
 /// One member's account.
@@ -101,7 +124,9 @@ pub struct FdbWriter<G> {
     /// Latest ticket taken.
     pub(super) newest: u64,
     pub(super) entries_max: u32,
-    pub(super) accounts: Box<[Account]>,
+    pub(super) accounts: Vec<Account>,
+    /// What a member that has no account yet begins with.
+    fresh: Fresh,
     /// Entries that count, over all members.
     pub(super) entries: u32,
     /// Members with learned entries.
@@ -120,22 +145,19 @@ pub struct FdbWriter<G> {
 
 impl<G: Grace> FdbWriter<G> {
     pub(super) fn new(fdb: Arc<Fdb>, limits: &Limits, grace: G) -> FdbWriter<G> {
-        let account = |_| Account {
-            learned: 0,
-            fixed: 0,
+        let fresh = Fresh {
             limit: limits.member_entries,
-            moves_max: limits.moves,
             moves: limits.moves,
-            moves_at: Tick(0),
-            tally: None,
         };
-        let accounts = (0..fdb.member_since.len()).map(account).collect();
+        let accounts = (0..fdb.member_since.len()).map(|_| fresh.account());
+        let accounts = accounts.collect();
         FdbWriter {
             fdb,
             grace,
             newest: 0,
             entries_max: limits.entries,
             accounts,
+            fresh,
             entries: 0,
             active: 0,
             room: Room::new(),
@@ -150,6 +172,27 @@ impl<G: Grace> FdbWriter<G> {
     /// The table.
     pub fn table(&self) -> &Arc<Fdb> {
         &self.fdb
+    }
+
+    /// Has room for members with numbers below `members`, beyond the limit that the table was made with, up to
+    /// [`MEMBERS_MAX`]: 320 KiB and 64 bytes for each.
+    pub fn admit_beyond(&mut self, members: u32) {
+        let low = self.fdb.member_since.len();
+        let n = (MEMBERS_MAX as usize).saturating_sub(low);
+        self.fdb.beyond.get_or_init(|| Beyond {
+            since: (0..n).map(|_| AtomicU32::new(0)).collect(),
+            full: (0..n).map(|_| AtomicU8::new(0)).collect(),
+        });
+        let members = members.min(MEMBERS_MAX) as usize;
+        let fresh = self.fresh;
+        let stamp = self.stamp();
+        for member in self.accounts.len()..members {
+            self.accounts.push(fresh.account());
+            // As if it had been flushed last of all.
+            if let Some(since) = self.fdb.since(member) {
+                since.store(u32::from(stamp) << 16 | u32::from(stamp), Relaxed);
+            }
+        }
     }
 
     /// The oracle that tells when erased slots have rested.
@@ -206,7 +249,7 @@ impl<G: Grace> FdbWriter<G> {
 
     /// Keeps the readers' view of whether a member is at a limit of its own.
     fn mark_full(&self, member: usize) {
-        if let (Some(a), Some(full)) = (self.accounts.get(member), self.fdb.full.get(member)) {
+        if let (Some(a), Some(full)) = (self.accounts.get(member), self.fdb.full(member)) {
             let is = u8::from(a.limit < self.entries_max && a.learned >= a.limit);
             if full.load(Relaxed) != is {
                 full.store(is, Relaxed);
@@ -397,10 +440,7 @@ impl<G: Grace> FdbWriter<G> {
     }
 
     fn forget_member(&mut self, member: usize, stamp: u16, fixed: bool) {
-        let (Some(since), Some(a)) = (
-            self.fdb.member_since.get(member),
-            self.accounts.get_mut(member),
-        ) else {
+        let (Some(since), Some(a)) = (self.fdb.since(member), self.accounts.get_mut(member)) else {
             return;
         };
         since.store(raised(since.load(Relaxed), stamp, fixed), Release);
@@ -501,7 +541,9 @@ impl<G: Grace> FdbWriter<G> {
         if self.cycle[0] == now {
             self.fdb.flushing.store(false, Release);
         }
-        for since in &self.fdb.member_since {
+        let beyond = self.fdb.beyond.get();
+        let beyond = beyond.into_iter().flat_map(|beyond| &beyond.since);
+        for since in self.fdb.member_since.iter().chain(beyond) {
             let s = since.load(Relaxed);
             let low = clamped(s as u16, now, floor);
             let high = clamped((s >> 16) as u16, now, floor);
