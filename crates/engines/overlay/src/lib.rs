@@ -8,6 +8,9 @@
 //! | module | decides |
 //! | --- | --- |
 //! | [`header`] | whether a datagram is VXLAN, and of which network |
+//! | [`ecn`] | what congestion notification becomes, both ways |
+//! | [`runs`] | which datagrams leave in one message |
+//! | [`merge`] | which inner segments become one, and what a peer has left to be done |
 //!
 //! # Limits
 //! VXLAN only: no Geneve, no GPE and no group policy. Reserved bits are sent as zero and ignored (RFC 7348, section 5).
@@ -19,7 +22,20 @@
     clippy::arithmetic_side_effects,
     clippy::panic
 )]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::indexing_slicing,
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::arithmetic_side_effects,
+        clippy::panic
+    )
+)]
 
+pub mod ecn;
 pub mod header;
+pub mod merge;
+pub mod runs;
 
 pub use header::Vni;
