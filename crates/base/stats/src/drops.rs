@@ -71,6 +71,8 @@ drops! {
     EgressVlan, "egress-vlan", Ingress, "The frame's VLAN is not allowed on the destination.";
     Mtu, "mtu", Ingress, "Longer than the destination's MTU; a bridge does not fragment.";
     NoDestination, "no-destination", Ingress, "Nobody to send it to: no other member takes this kind of frame in this VLAN.";
+    VxlanSource, "vxlan-source", Ingress, "A datagram that is not from a target of its network, or not from the one behind which the inner source is, and source-check asks for it.";
+    Ecn, "ecn", Ingress, "Congestion was experienced in the tunnel, and the inner packet does not know marks (RFC 6040).";
     Storm, "storm", Ingress, "Broadcast, multicast or unknown unicast above the member's rate.";
     FloodBacklog, "flood-backlog", Ingress, "Too many flooded frames are already waiting on this bridge.";
     Blocked, "blocked", Ingress, "Spanning tree keeps the member that sent the frame, or its destination, from forwarding.";
@@ -82,7 +84,7 @@ drops! {
     PeerDown, "peer-down", Egress, "Nobody is connected at the receiver's side.";
     PeerFault, "peer-fault", Egress, "The receiver's descriptors or memory were invalid.";
     PeerSlow, "peer-slow", Egress, "Access to the receiver's memory took too long, and it gets nothing for a while.";
-    TooBig, "too-big", Egress, "The frame does not fit into the receiver's buffers.";
+    TooBig, "too-big", Egress, "The frame does not fit into the receiver's buffers, or is longer than the path to the target of a tunnel.";
     SpillFull, "spill-full", Egress, "Another worker held the ring, and the bounded private queue was full.";
     KernelRefused, "kernel-refused", Egress, "The kernel did not take the frame.";
     QueueFull, "queue-full", Egress, "Above the maxbw of the member or a flow, and its queues were full or 100 ms long.";
@@ -91,6 +93,8 @@ drops! {
     FlowLimitIn, "flow-limit-in", Egress, "The first packet of a connection towards the VNIC for which its firewall has no room.";
     TcpWindowIn, "tcp-window-in", Egress, "The same for a segment towards the VNIC.";
     LeaseRefused, "lease-refused", Egress, "An answer of DHCP that would give the VNIC an address that another one's allowed-ips names, or more than 64.";
+    UnderlayFull, "underlay-full", Egress, "The socket of the tunnel had no room.";
+    UnderlayUnreachable, "underlay-unreachable", Egress, "There was no way to the target: no route, no neighbour, or no address of the tunnel's.";
     SegmentLimit, "segment-limit", Egress, "Software segmentation would make more frames than one visit may send.";
 }
 

@@ -51,6 +51,7 @@ pub use error::DataPlaneError;
 use handle::WorkerHandle;
 use local::Firewalls;
 pub use local::{ANSWERS, RELAYS, SENDS};
+use overlays::Overlays;
 use shaping::Shaping;
 pub use shaping::{FlowTotals, FlowTuning};
 pub use start::DataPlaneOptions;
@@ -118,6 +119,7 @@ pub struct DataPlane {
     adopts: Vec<(usize, Command)>,
     /// Bridges whose new tables are to forget what is learned before they are published.
     refilled: Vec<u16>,
+    overlays: Overlays,
     placement: Arc<Placement>,
 }
 
@@ -196,6 +198,7 @@ impl DataPlane {
         home.send(Command::Leave { bridge, done });
         self.answer(home, &left)?;
         self.bridges[bridge as usize] = None;
+        self.overlays.forget_bridge(bridge);
         Arc::make_mut(&mut self.placement).forget_bridge(bridge);
         self.publish();
         Ok(())
@@ -212,6 +215,18 @@ impl DataPlane {
         tuning: MemberTuning,
     ) -> Result<u16, DataPlaneError> {
         self.draft_bridge(bridge)?;
+        let id = self.insert_member(bridge, conf, tuning)?;
+        self.publish_batch();
+        Ok(id)
+    }
+
+    /// Gives a new member a number; to be published.
+    fn insert_member(
+        &mut self,
+        bridge: u16,
+        conf: MemberConf,
+        tuning: MemberTuning,
+    ) -> Result<u16, DataPlaneError> {
         let id = vacant(&mut self.members);
         if id as usize >= self.members_max {
             return Err(DataPlaneError::TooManyMembers(self.members_max));
@@ -236,7 +251,6 @@ impl DataPlane {
             counters,
             accounts: self.workers.iter().map(|_| Account::default()).collect(),
         });
-        self.publish_batch();
         Ok(id)
     }
 
@@ -326,6 +340,10 @@ impl DataPlane {
             let bridge = self.draft_member(*id)?.bridge;
             on.entry(bridge).or_default().push(*id);
         }
+        let places = self.overlays.leave(ids);
+        for (bridge, place) in &places {
+            on.entry(*bridge).or_default().push(*place);
+        }
         let mut senders = Vec::new();
         for id in ids {
             let member = self.draft_member(*id)?;
@@ -345,6 +363,9 @@ impl DataPlane {
             self.members[*id as usize] = None;
             Arc::make_mut(&mut self.placement).forget(*id);
         }
+        self.overlays
+            .forget(ids, places.iter().map(|(_, place)| *place));
+        self.settle_vteps()?;
         totals
     }
 

@@ -99,7 +99,7 @@ impl Scratch {
         self.store.touch();
     }
 
-    /// One burst. Returns the frames taken from the ring, and what is left in it.
+    /// One burst, of the ring's member or of one of those whose ring it is together. Returns the frames taken from the ring, and what is left in it.
     #[inline]
     pub(crate) fn visit(
         &mut self,
@@ -126,7 +126,7 @@ impl Scratch {
             worker.visits_empty.add(1);
             return (0, more);
         }
-        let member = cx.topo.member(ring.member);
+        let member = cx.topo.member(heads.from.0);
         let counters = member.and_then(|m| m.counters.get(cx.lane.worker as usize));
         let bridge = member.and_then(|m| Some((m.bridge, cx.topo.bridge(m.bridge)?)));
         if let (Some(member), Some(counters), Some((index, bridge))) = (member, counters, bridge) {
@@ -146,7 +146,7 @@ impl Scratch {
                 floods,
             };
             let received = received(cx, worker, counters, n);
-            let is_staged = member.is_staged || self.ingress.has(ring.member);
+            let is_staged = member.is_staged || self.ingress.has(heads.from.0);
             if is_staged && !member.watches.is_empty() {
                 way.carry_watched(member, &mut self.ingress, heads, &mut tails, received);
             } else {

@@ -42,6 +42,7 @@ use crate::capture::{Watch, Way};
 use crate::command::{Command, Condemned, Relayed};
 use crate::context::Context;
 use crate::counters::WorkerCounters;
+use crate::dataplane::overlays::PLACES;
 use crate::egress::{Egress, RELEASED};
 use crate::flood::{COPIES_BUSY, COPIES_IDLE, Floods};
 use crate::grace::QsbrGrace;
@@ -196,9 +197,9 @@ impl Worker {
             moves: Vec::new(),
             rest: None,
             armed: 0,
-            scratch: Scratch::new(init.members_max, init.flow_keys, init.local, notice),
+            scratch: Scratch::new(PLACES, init.flow_keys, init.local, notice),
             egress: Egress::new(init.members_max, init.flow_keys, sense),
-            floods: Floods::new(init.members_max),
+            floods: Floods::new(PLACES),
             homes: Vec::new(),
             swept: Tick(0),
             posts: init.posts,

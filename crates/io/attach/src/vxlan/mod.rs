@@ -1,8 +1,66 @@
-//! VXLAN tunnels over the host's own UDP.
+//! VXLAN tunnels (RFC 7348) over the host's own UDP.
+//!
+//! # Purpose
+//! A [`Vtep`] is a tunnel endpoint: an address and port of the host. Frames leave through a [`Target`], one remote endpoint of
+//! one network, and come in by the [`VtepRx`] of each worker.
+//!
+//! # Where it sits
+//! ```text
+//!   bridge -> Target::tx_burst -> Outbox: datagrams, runs -> sendmmsg, UDP_SEGMENT
+//!   bridge <- VtepRx::rx_burst <- inner segments merged   <- recvmmsg, UDP_GRO
+//!                 |
+//!             Tables: which network is which overlay's, which source is which target
+//! ```
+//!
+//! # Model
+//! Outer headers, routes, neighbours, path MTU and firewalls are the kernel's. What a call costs is the cost of its messages,
+//! so datagrams leave in runs ([`windlass_overlay::runs`]). Checksums are complete in the tunnel, whatever the sender left to be
+//! done, and large segments are cut without a copy.
+//!
+//! A burst is of one source in one network: [`VtepRx`] sets [`Heads::from`](windlass_frame::Heads::from) to the place of the
+//! target that sent it, or of the overlay if no target did.
+//!
+//! # Synchronization
+//! A lane is one worker's. [`Tables`] are replaced as a whole; a lane takes the new ones at its next burst.
+//!
+//! # What can be lost
+//! Datagrams, as UDP loses them; and what was received and not yet forwarded, when the daemon is killed.
+//!
+//! # Not done
+//! Geneve, AF_XDP underneath, offload of the inner segmentation to a device.
+
+mod outbox;
+mod rx;
+mod tables;
+mod target;
 
 use std::io;
-use std::net::SocketAddr;
-use std::sync::Arc;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use windlass_frame::{Heads, Pick, Tick};
+use windlass_shm::{Section, Tails};
+use windlass_stats::{Counter, Padded};
+use windlass_sys::{Errno, udp};
+
+use crate::endpoint::Rings;
+use crate::port::{self, RxPort, Sent, Stop, TxCaps, TxPort};
+pub use rx::VtepRx;
+pub use tables::{Network, Tables};
+pub use target::{Target, TargetConf};
+
+/// Bytes of the socket buffers that are asked for, each way.
+const SOCKET_BYTES: i32 = 8 * 1024 * 1024;
+/// The first source port of the first worker.
+const PORTS_FROM: u16 = 49_152;
+/// Source ports that one worker uses at most.
+pub const PORTS_MAX: u8 = 16;
+/// How long datagrams are sent one by one after a device refused to cut them.
+const UNCUT_NS: u64 = 10_000_000_000;
+/// Addresses for which reports are kept.
+const REPORTS_MAX: usize = 64;
 
 /// The TOS (traffic class) byte of outer headers, but for its ECN bits, which follow the inner packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,14 +81,51 @@ pub struct VtepConf {
     pub ttl: u8,
     /// Their TOS.
     pub tos: Tos,
-    /// Source ports that one worker may use, 1 to 16.
+    /// Source ports that one worker may use, 1 to [`PORTS_MAX`].
     pub ports: u8,
+}
+
+/// What the kernel has said of datagrams to one address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    /// Where they went.
+    pub to: IpAddr,
+    /// What became of them.
+    pub errno: Errno,
+    /// With `EMSGSIZE`, the MTU of the path in bytes.
+    pub mtu: u32,
+}
+
+impl Trouble {
+    /// Whether it says the same of the same address, but for the MTU.
+    pub fn is_like(&self, other: &Trouble) -> bool {
+        (self.to, self.errno) == (other.to, other.errno)
+    }
+}
+
+/// One worker's sockets.
+#[derive(Debug)]
+struct Lane {
+    rx: OwnedFd,
+    /// By source port.
+    tx: Vec<OwnedFd>,
+    /// Until when datagrams are sent one by one: the device cannot cut them.
+    uncut: AtomicU64,
+    /// Datagrams that are not VXLAN.
+    headers: Counter,
+    /// Datagrams of networks that no overlay has.
+    strangers: Counter,
 }
 
 /// A tunnel endpoint (VTEP): an address and port that overlays share.
 #[derive(Debug)]
 pub struct Vtep {
     conf: VtepConf,
+    lanes: Box<[Padded<Lane>]>,
+    tables: Mutex<Arc<Tables>>,
+    /// Raised with each change of `tables`, behind it.
+    version: AtomicU64,
+    troubles: Mutex<Vec<Trouble>>,
 }
 
 impl Vtep {
@@ -39,12 +134,139 @@ impl Vtep {
     /// # Errors
     /// What the kernel says: `EADDRNOTAVAIL` while the address is not there, `EADDRINUSE` while another socket has the port.
     pub fn open(conf: &VtepConf, lanes: u16) -> io::Result<Arc<Vtep>> {
-        let _ = lanes;
-        Ok(Arc::new(Vtep { conf: *conf }))
+        let lanes = (0..lanes.max(1)).map(|lane| Lane::open(conf, lane).map(Padded::new));
+        Ok(Arc::new(Vtep {
+            conf: *conf,
+            lanes: lanes.collect::<Result<_, Errno>>()?,
+            tables: Mutex::default(),
+            version: AtomicU64::new(1),
+            troubles: Mutex::default(),
+        }))
     }
 
     /// How it was opened.
     pub fn conf(&self) -> &VtepConf {
         &self.conf
+    }
+
+    /// The rings: a receive half for each lane. What is sent is sent to targets.
+    pub fn rings(self: &Arc<Vtep>) -> Rings {
+        let one = |lane| Box::new(VtepRx::new(self.clone(), lane)) as Box<dyn RxPort>;
+        Rings {
+            rx: (0..self.lanes.len()).map(one).collect(),
+            tx: Arc::new(Nowhere),
+        }
+    }
+
+    /// Whose datagrams are whose, from the next burst of each lane on.
+    pub fn set_tables(&self, tables: Tables) {
+        *self.tables.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(tables);
+        self.version.fetch_add(1, Ordering::Release);
+    }
+
+    /// Datagrams that belong to no overlay: not VXLAN, and of networks that none has.
+    pub fn refused(&self) -> [u64; 2] {
+        let sum = |count: fn(&Lane) -> &Counter| {
+            let lanes = self.lanes.iter();
+            lanes.map(|lane| count(lane).get()).sum()
+        };
+        [sum(|lane| &lane.headers), sum(|lane| &lane.strangers)]
+    }
+
+    /// Whether datagrams are sent one by one at the moment, because a device cannot cut them.
+    pub fn is_uncut(&self, now: Tick) -> bool {
+        let mut lanes = self.lanes.iter();
+        lanes.any(|lane| lane.is_uncut(now))
+    }
+
+    /// What was said of datagrams since the last call, the last word about each address.
+    pub fn take_troubles(&self) -> Vec<Trouble> {
+        for socket in self.lanes.iter().flat_map(|lane| &lane.tx) {
+            self.read_reports(socket);
+        }
+        let mut troubles = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *troubles)
+    }
+
+    /// Takes what the kernel reports of a socket's datagrams.
+    #[cold]
+    fn read_reports(&self, socket: &OwnedFd) {
+        for _ in 0..REPORTS_MAX {
+            let Ok(Some(report)) = udp::error::take(socket) else {
+                return;
+            };
+            self.note(Trouble {
+                to: report.to.ip(),
+                errno: report.errno,
+                mtu: report.mtu,
+            });
+        }
+    }
+
+    #[cold]
+    fn note(&self, trouble: Trouble) {
+        let mut troubles = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
+        troubles.retain(|known| !known.is_like(&trouble));
+        if troubles.len() < REPORTS_MAX {
+            troubles.push(trouble);
+        }
+    }
+}
+
+/// The transmit half of an endpoint by itself: there is nobody to send to.
+struct Nowhere;
+
+impl TxPort for Nowhere {
+    fn caps(&self) -> TxCaps {
+        TxCaps::default()
+    }
+
+    fn tx_burst(
+        &self,
+        _section: &Section<'_>,
+        _lane: port::Lane,
+        _heads: &Heads,
+        _tails: &Tails<'_>,
+        _picks: &[Pick],
+    ) -> Sent {
+        Sent {
+            stop: Stop::Down,
+            ..Sent::default()
+        }
+    }
+
+    fn kick(&self, _lane: port::Lane) {}
+}
+
+impl Lane {
+    fn open(conf: &VtepConf, lane: u16) -> Result<Lane, Errno> {
+        let is_v6 = conf.local.is_ipv6();
+        let rx = udp::open(conf.local, true)?;
+        udp::set_merged(&rx, true)?;
+        udp::set_tos_told(&rx, is_v6)?;
+        udp::set_buffers(&rx, SOCKET_BYTES)?;
+        let tx = (0..u16::from(conf.ports.clamp(1, PORTS_MAX))).map(|k| {
+            let first = PORTS_FROM.saturating_add(lane.saturating_mul(PORTS_MAX.into()));
+            let port = first.saturating_add(k);
+            let from = |port| udp::open(SocketAddr::new(conf.local.ip(), port), false);
+            // Somebody may have it: any other does as well.
+            let socket = from(port).or_else(|_| from(0))?;
+            udp::set_hops(&socket, is_v6, conf.ttl)?;
+            udp::forbid_fragments(&socket, is_v6)?;
+            udp::error::keep(&socket, is_v6)?;
+            udp::set_buffers(&socket, SOCKET_BYTES)?;
+            Ok(socket)
+        });
+        Ok(Lane {
+            rx,
+            tx: tx.collect::<Result<_, Errno>>()?,
+            uncut: AtomicU64::new(0),
+            headers: Counter::new(),
+            strangers: Counter::new(),
+        })
+    }
+
+    fn is_uncut(&self, now: Tick) -> bool {
+        self.uncut.load(Ordering::Relaxed) > now.0
     }
 }

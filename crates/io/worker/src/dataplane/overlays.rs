@@ -1,19 +1,36 @@
 //! Overlays: members of a bridge whose frames go through tunnels, and their targets.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use windlass_attach::vxlan::Vtep;
+use windlass_attach::vxlan::{Network, Tables, Target, TargetConf, Trouble, Vtep};
+use windlass_bridge::fdb::{AddError, EntryFlags, FdbWriter, Key};
 use windlass_bridge::member::MemberConf;
+use windlass_bridge::pace::Paces;
+use windlass_bridge::vlan::VlanMap;
+use windlass_frame::{Tick, TxId};
 use windlass_overlay::Vni;
-use windlass_stats::Drop;
 
-use super::{DataPlane, DataPlaneError, MemberTuning};
+use super::{DataPlane, DataPlaneError, MemberTuning, now};
+use crate::grace::QsbrGrace;
 
 /// The first place of a target: members have the numbers below.
 pub const TARGETS: u16 = 4096;
 /// Targets of a data plane at most.
 pub const TARGETS_MAX: u16 = 16_384;
+/// Places of a data plane at most.
+pub(crate) const PLACES: usize = (TARGETS + TARGETS_MAX) as usize;
+/// The bridge of members that are on none.
+const NO_BRIDGE: u16 = u16::MAX;
+/// For so many places more at a time a table gets room.
+const PLACES_AT_ONCE: u32 = 256;
+/// Entries that a table's writer enters between two rounds: some 50 us.
+const PUSHED_AT_ONCE: usize = 512;
+/// Rounds in which entries may wait for erased slots to have rested.
+const RESTS: usize = 1000;
+/// For how long a trouble is told after it was last heard of.
+const TROUBLE_NS: u64 = 60_000_000_000;
 
 /// What becomes of unicast frames whose destination is not known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -93,8 +110,213 @@ pub struct VtepState {
     pub overlays: Vec<u16>,
     /// What is wrong, a sentence each; none: nothing.
     pub troubles: Vec<String>,
-    /// Datagrams that belong to no overlay, by reason.
-    pub drops: [u64; Drop::COUNT],
+    /// Datagrams that were not VXLAN: without the I flag, or shorter than its header and an Ethernet header.
+    pub headers: u64,
+    /// Datagrams of networks that no overlay has.
+    pub strangers: u64,
+}
+
+/// An overlay, as the control thread knows it.
+struct DraftOverlay {
+    bridge: u16,
+    tuning: OverlayTuning,
+    is_leaving: bool,
+}
+
+/// A target.
+struct DraftTarget {
+    overlay: u16,
+    tuning: TargetTuning,
+    port: Arc<Target>,
+    paces: Arc<Paces>,
+    is_leaving: bool,
+}
+
+/// A tunnel endpoint whose rings the workers have.
+struct DraftVtep {
+    vtep: Arc<Vtep>,
+    /// The member that its rings are of: one of no bridge.
+    member: u16,
+    /// What was said of its datagrams, and when.
+    troubles: Vec<(Trouble, Tick)>,
+}
+
+/// All overlays of a data plane.
+#[derive(Default)]
+pub(super) struct Overlays {
+    overlays: BTreeMap<u16, DraftOverlay>,
+    /// By place, from [`TARGETS`] on.
+    targets: Vec<Option<DraftTarget>>,
+    vteps: Vec<DraftVtep>,
+    /// By bridge: the places below which its table has room for targets.
+    admitted: BTreeMap<u16, u32>,
+    /// Endpoints do not know yet what has changed.
+    is_changed: bool,
+}
+
+impl Overlays {
+    /// Targets with their places, but for those that leave.
+    fn targets(&self) -> impl Iterator<Item = (u16, &DraftTarget, &DraftOverlay)> {
+        let places = (TARGETS..).zip(&self.targets);
+        places.filter_map(|(place, target)| {
+            let target = target.as_ref().filter(|target| !target.is_leaving)?;
+            let overlay = self.overlays.get(&target.overlay)?;
+            (!overlay.is_leaving).then_some((place, target, overlay))
+        })
+    }
+
+    fn target(&mut self, place: u16) -> Option<&mut DraftTarget> {
+        let at = place.checked_sub(TARGETS)?;
+        self.targets.get_mut(usize::from(at))?.as_mut()
+    }
+
+    /// The targets of a bridge as its members; `conf` tells how their overlay is configured.
+    pub(super) fn on<'a>(
+        &'a self,
+        bridge: u16,
+        conf: impl Fn(u16) -> Option<&'a MemberConf> + 'a,
+    ) -> impl Iterator<Item = MemberConf> + 'a {
+        let here = self.targets().filter(move |(.., o)| o.bridge == bridge);
+        here.filter_map(move |(place, target, overlay)| {
+            let conf = conf(target.overlay)?;
+            let tuning = &overlay.tuning;
+            let vid = overlay.vid(target.tuning.vni);
+            let is_kept = tuning.keep_inner_tag;
+            Some(MemberConf {
+                id: TxId(place),
+                mac: 0,
+                macs: Arc::default(),
+                pvid: vid.filter(|_| !is_kept),
+                tagged: VlanMap::of(vid.filter(|_| is_kept)),
+                mtu: target.tuning.mtu.min(tuning.mtu).into(),
+                frame_max: conf.frame_max,
+                learn: tuning.learn,
+                state: conf.state,
+                stp: false,
+                discover: target.tuning.bum && tuning.unknown == Unknown::Flood,
+                groups: target.tuning.bum && tuning.broadcast,
+                sticky: false,
+                locked: tuning.source_check == SourceCheck::Strict,
+                mab: false,
+                private: conf.private,
+                horizon: horizon(target.overlay),
+                span: false,
+                nospoof: false,
+                standby: false,
+                storm_limit: conf.storm_limit,
+                paces: target.paces.clone(),
+            })
+        })
+    }
+
+    /// Targets and their overlays, to be published.
+    pub(super) fn ports(&self) -> impl Iterator<Item = (u16, u16, Arc<Target>)> {
+        let targets = self.targets();
+        targets.map(|(place, target, _)| (place, target.overlay, target.port.clone()))
+    }
+
+    /// Tells endpoints whose datagrams are whose, if that has changed.
+    pub(super) fn tell(&mut self) {
+        if !std::mem::take(&mut self.is_changed) {
+            return;
+        }
+        for DraftVtep { vtep, .. } in &self.vteps {
+            let its = |o: &DraftOverlay| Arc::ptr_eq(&o.tuning.vtep, vtep);
+            let here = self
+                .overlays
+                .iter()
+                .filter(|(_, o)| !o.is_leaving && its(o));
+            let networks = here.flat_map(|(overlay, o)| {
+                let network = Network {
+                    overlay: *overlay,
+                    mtu: o.tuning.mtu,
+                    is_open: o.tuning.source_check == SourceCheck::Open,
+                };
+                o.tuning.vnis.iter().map(move |(_, vni)| (*vni, network))
+            });
+            let targets = self.targets().filter(|(.., o)| its(o));
+            let sources = targets.map(|(place, target, _)| {
+                let TargetTuning { vni, to, .. } = target.tuning;
+                ((vni, to.ip()), place)
+            });
+            vtep.set_tables(Tables::new(networks, sources));
+        }
+    }
+
+    /// Whether another overlay has one of the networks.
+    fn taken(&self, overlay: Option<u16>, tuning: &OverlayTuning) -> Option<Vni> {
+        let others = self.overlays.iter().filter(|(id, other)| {
+            Some(**id) != overlay && Arc::ptr_eq(&other.tuning.vtep, &tuning.vtep)
+        });
+        let taken: BTreeSet<Vni> = others
+            .flat_map(|(_, other)| other.tuning.vnis.iter().map(|(_, vni)| *vni))
+            .collect();
+        let mut own = BTreeSet::new();
+        let mut vnis = tuning.vnis.iter().map(|(_, vni)| *vni);
+        vnis.find(|vni| taken.contains(vni) || !own.insert(*vni))
+    }
+
+    /// The places below which a bridge's table has to have room.
+    pub(super) fn admitted(&self, bridge: u16) -> Option<u32> {
+        self.admitted.get(&bridge).copied()
+    }
+
+    /// A bridge goes.
+    pub(super) fn forget_bridge(&mut self, bridge: u16) {
+        self.admitted.remove(&bridge);
+    }
+
+    /// The overlays among these members leave with their targets, whose places this gives, by bridge.
+    pub(super) fn leave(&mut self, members: &[u16]) -> Vec<(u16, u16)> {
+        let mut places = Vec::new();
+        for id in members {
+            let Some(overlay) = self.overlays.get_mut(id) else {
+                continue;
+            };
+            (overlay.is_leaving, self.is_changed) = (true, true);
+            let bridge = overlay.bridge;
+            let targets = (TARGETS..).zip(&self.targets);
+            let its = targets.filter(|(_, t)| t.as_ref().is_some_and(|t| t.overlay == *id));
+            places.extend(its.map(|(place, _)| (bridge, place)));
+        }
+        places
+    }
+
+    /// Those that have left are no more.
+    pub(super) fn forget(&mut self, members: &[u16], places: impl Iterator<Item = u16>) {
+        for place in places {
+            if let Some(at) = place.checked_sub(TARGETS) {
+                self.targets[usize::from(at)] = None;
+            }
+        }
+        for id in members {
+            self.overlays.remove(id);
+        }
+    }
+}
+
+impl DraftOverlay {
+    /// The VLAN of a network.
+    fn vid(&self, vni: Vni) -> Option<u16> {
+        let mut vnis = self.tuning.vnis.iter();
+        vnis.find(|(_, its)| *its == vni).map(|(vid, _)| *vid)
+    }
+}
+
+/// What targets of one overlay have in common: they exchange nothing.
+fn horizon(overlay: u16) -> u16 {
+    overlay + 1
+}
+
+/// An overlay as a member: it sends and gets nothing by itself; its targets do.
+fn quiet(conf: MemberConf) -> MemberConf {
+    MemberConf {
+        learn: false,
+        discover: false,
+        groups: false,
+        nospoof: false,
+        ..conf
+    }
 }
 
 impl DataPlane {
@@ -108,7 +330,21 @@ impl DataPlane {
         conf: MemberConf,
         tuning: OverlayTuning,
     ) -> Result<u16, DataPlaneError> {
-        self.add_member(bridge, conf, tuning.member)
+        if let Some(vni) = self.overlays.taken(None, &tuning) {
+            return Err(DataPlaneError::VniTaken(vni));
+        }
+        let id = self.insert_member(bridge, quiet(conf), tuning.member.clone())?;
+        self.draft_member(id)?.conf.horizon = horizon(id);
+        let overlay = DraftOverlay {
+            bridge,
+            tuning,
+            is_leaving: false,
+        };
+        self.overlays.overlays.insert(id, overlay);
+        self.overlays.is_changed = true;
+        self.settle_vteps()?;
+        self.publish_batch();
+        Ok(id)
     }
 
     /// Changes an overlay. Targets of networks that it has no more are to be removed first.
@@ -121,7 +357,24 @@ impl DataPlane {
         conf: MemberConf,
         tuning: OverlayTuning,
     ) -> Result<(), DataPlaneError> {
-        self.set_member(overlay, conf, tuning.member)
+        if let Some(vni) = self.overlays.taken(Some(overlay), &tuning) {
+            return Err(DataPlaneError::VniTaken(vni));
+        }
+        let conf = MemberConf {
+            horizon: horizon(overlay),
+            ..quiet(conf)
+        };
+        let member = tuning.member.clone();
+        let draft = self.overlays.overlays.get_mut(&overlay);
+        draft.ok_or(DataPlaneError::NoMember(overlay))?.tuning = tuning.clone();
+        let its = self.overlays.targets.iter_mut().flatten();
+        for target in its.filter(|target| target.overlay == overlay) {
+            let conf = target.tuning.conf();
+            target.port = Arc::new(target.port.moved(tuning.vtep.clone(), conf));
+        }
+        self.overlays.is_changed = true;
+        self.settle_vteps()?;
+        self.set_member(overlay, conf, member)
     }
 
     /// Adds a target to an overlay and returns its place.
@@ -133,8 +386,34 @@ impl DataPlane {
         overlay: u16,
         target: TargetTuning,
     ) -> Result<u16, DataPlaneError> {
-        let _ = target;
-        Err(DataPlaneError::NoMember(overlay))
+        let draft = self.overlays.overlays.get(&overlay);
+        let draft = draft.ok_or(DataPlaneError::NoMember(overlay))?;
+        let bridge = draft.bridge;
+        draft
+            .vid(target.vni)
+            .ok_or(DataPlaneError::NoVni(target.vni))?;
+        let port = Arc::new(Target::new(draft.tuning.vtep.clone(), target.conf()));
+        let free = self.overlays.targets.iter().position(Option::is_none);
+        let at = free.unwrap_or(self.overlays.targets.len());
+        if at >= usize::from(TARGETS_MAX) {
+            return Err(DataPlaneError::TooManyTargets);
+        }
+        let place = TARGETS + at as u16;
+        self.admit_place(bridge, place)?;
+        let draft = DraftTarget {
+            overlay,
+            tuning: target,
+            port,
+            paces: Arc::default(),
+            is_leaving: false,
+        };
+        match free {
+            Some(at) => self.overlays.targets[at] = Some(draft),
+            None => self.overlays.targets.push(Some(draft)),
+        }
+        self.overlays.is_changed = true;
+        self.publish_batch();
+        Ok(place)
     }
 
     /// Changes a target in place: what is known behind it stays.
@@ -142,8 +421,20 @@ impl DataPlane {
     /// # Errors
     /// [`DataPlaneError::NoTarget`], [`DataPlaneError::NoVni`].
     pub fn set_target(&mut self, place: u16, target: TargetTuning) -> Result<(), DataPlaneError> {
-        let _ = target;
-        Err(DataPlaneError::NoTarget(place))
+        let draft = self.overlays.target(place);
+        let overlay = draft.ok_or(DataPlaneError::NoTarget(place))?.overlay;
+        let its = self.overlays.overlays.get(&overlay);
+        let its = its.ok_or(DataPlaneError::NoMember(overlay))?;
+        its.vid(target.vni)
+            .ok_or(DataPlaneError::NoVni(target.vni))?;
+        let vtep = its.tuning.vtep.clone();
+        if let Some(draft) = self.overlays.target(place) {
+            draft.port = Arc::new(draft.port.moved(vtep, target.conf()));
+            draft.tuning = target;
+        }
+        self.overlays.is_changed = true;
+        self.publish_batch();
+        Ok(())
     }
 
     /// Removes targets with everything that is known behind them. Their places are used again after a grace period.
@@ -151,33 +442,207 @@ impl DataPlane {
     /// # Errors
     /// [`DataPlaneError::NoTarget`]: nothing has changed. [`DataPlaneError::Stuck`]: to be removed again.
     pub fn remove_targets(&mut self, places: &[u16]) -> Result<(), DataPlaneError> {
-        places
-            .first()
-            .map_or(Ok(()), |place| Err(DataPlaneError::NoTarget(*place)))
+        let mut on: BTreeMap<u16, Vec<u16>> = BTreeMap::new();
+        for place in places {
+            let target = self.overlays.target(*place);
+            let overlay = target.ok_or(DataPlaneError::NoTarget(*place))?.overlay;
+            let bridge = self.draft_member(overlay)?.bridge;
+            on.entry(bridge).or_default().push(*place);
+        }
+        // Entries first: what would still go there goes as if nothing were known.
+        self.flush_places(&on)?;
+        for place in places {
+            if let Some(target) = self.overlays.target(*place) {
+                target.is_leaving = true;
+            }
+        }
+        self.overlays.is_changed = true;
+        self.is_batch = false;
+        self.take_back(Vec::new())?;
+        // And what was learned meanwhile.
+        self.flush_places(&on)?;
+        self.overlays.forget(&[], places.iter().copied());
+        Ok(())
     }
 
     /// Enters addresses into a bridge's table that no frame ages or moves: VLAN (0 where the bridge does not filter), address
     /// as the low 48 bits of a little-endian load, and the place behind which it is; without a place, the entry goes.
     ///
     /// # Errors
-    /// [`DataPlaneError::NoBridge`].
+    /// [`DataPlaneError::NoBridge`], [`DataPlaneError::Stuck`]; [`DataPlaneError::TableFull`]: all others are entered.
     pub fn push_entries(
         &mut self,
         bridge: u16,
         entries: Vec<(u16, u64, Option<u16>)>,
     ) -> Result<(), DataPlaneError> {
-        let _ = entries;
-        self.bridge_of(bridge).map(|_| ())
+        let (mut rest, mut refused) = (entries, 0);
+        let mut patience = RESTS;
+        while !rest.is_empty() {
+            let later = rest.split_off(rest.len().min(PUSHED_AT_ONCE));
+            let some = std::mem::replace(&mut rest, later);
+            let (mut resting, full) = self.ask_fdb(bridge, move |writer, now| {
+                let mut resting = Vec::new();
+                let mut full = 0;
+                for entry in some {
+                    match push(writer, entry, now) {
+                        Ok(()) => {}
+                        Err(AddError::Resting) => resting.push(entry),
+                        Err(_) => full += 1,
+                    }
+                }
+                (resting, full)
+            })?;
+            refused += full;
+            if !resting.is_empty() && patience == 0 {
+                refused += resting.len();
+                resting.clear();
+            }
+            patience -= usize::from(!resting.is_empty());
+            rest.append(&mut resting);
+        }
+        match refused {
+            0 => Ok(()),
+            refused => Err(DataPlaneError::TableFull(refused)),
+        }
+    }
+
+    /// Forgets what is known behind places, by bridge.
+    fn flush_places(&self, on: &BTreeMap<u16, Vec<u16>>) -> Result<(), DataPlaneError> {
+        for (bridge, places) in on {
+            let places = places.clone();
+            self.ask_fdb(*bridge, move |writer, _| {
+                places
+                    .iter()
+                    .for_each(|place| writer.flush_member(*place, true));
+            })?;
+        }
+        Ok(())
+    }
+
+    /// A bridge's table has room for a place.
+    fn admit_place(&mut self, bridge: u16, place: u16) -> Result<(), DataPlaneError> {
+        let admitted = self.overlays.admitted(bridge).unwrap_or(0);
+        if u32::from(place) < admitted {
+            return Ok(());
+        }
+        let below = (u32::from(place) + 1).next_multiple_of(PLACES_AT_ONCE);
+        self.ask_fdb(bridge, move |writer, _| writer.admit_beyond(below))?;
+        self.overlays.admitted.insert(bridge, below);
+        Ok(())
+    }
+
+    /// Workers have the rings of endpoints that some overlay uses, and of no other.
+    pub(super) fn settle_vteps(&mut self) -> Result<(), DataPlaneError> {
+        let used: Vec<Arc<Vtep>> = {
+            let overlays = self.overlays.overlays.values();
+            let used = overlays.filter(|o| !o.is_leaving);
+            used.map(|o| o.tuning.vtep.clone()).collect()
+        };
+        let is_used = |vtep: &Arc<Vtep>| used.iter().any(|u| Arc::ptr_eq(u, vtep));
+        while let Some(at) = self.overlays.vteps.iter().position(|v| !is_used(&v.vtep)) {
+            let member = self.overlays.vteps[at].member;
+            self.detach(member)?;
+            self.members[usize::from(member)] = None;
+            Arc::make_mut(&mut self.placement).forget(member);
+            self.overlays.vteps.remove(at);
+        }
+        for vtep in used {
+            let mut known = self.overlays.vteps.iter();
+            if known.any(|v| Arc::ptr_eq(&v.vtep, &vtep)) {
+                continue;
+            }
+            let conf = quiet(MemberConf::new(TxId(0), 0));
+            let member = self.insert_member(NO_BRIDGE, conf, MemberTuning::default())?;
+            self.attach(member, vtep.rings())?;
+            self.overlays.vteps.push(DraftVtep {
+                vtep,
+                member,
+                troubles: Vec::new(),
+            });
+        }
+        Ok(())
     }
 
     /// What a target has counted; zeros if there is none.
     pub fn target_totals(&self, place: u16) -> TargetTotals {
-        let _ = place;
-        TargetTotals::default()
+        let at = usize::from(place).checked_sub(usize::from(TARGETS));
+        let target = at.and_then(|at| self.overlays.targets.get(at)?.as_ref());
+        let totals = target.map(|target| target.port.totals());
+        let (tx_frames, tx_bytes) = totals.unwrap_or_default();
+        TargetTotals {
+            tx_frames,
+            tx_bytes,
+        }
     }
 
     /// How each tunnel endpoint in use is.
     pub fn vtep_states(&mut self) -> Vec<VtepState> {
-        Vec::new()
+        let now = now();
+        let overlays = &self.overlays.overlays;
+        let states = self.overlays.vteps.iter_mut().map(|draft| {
+            let vtep = &draft.vtep;
+            for trouble in vtep.take_troubles() {
+                draft.troubles.retain(|(known, _)| !known.is_like(&trouble));
+                draft.troubles.push((trouble, now));
+            }
+            draft.troubles.retain(|(_, at)| now.since(*at) < TROUBLE_NS);
+            let mut troubles: Vec<_> = draft.troubles.iter().map(|(t, _)| told(t)).collect();
+            if vtep.is_uncut(now) {
+                troubles.push(
+                    "the device cannot cut datagrams: each is sent in a call of its own".into(),
+                );
+            }
+            let [headers, strangers] = vtep.refused();
+            let its = overlays
+                .iter()
+                .filter(|(_, o)| Arc::ptr_eq(&o.tuning.vtep, vtep));
+            VtepState {
+                local: vtep.conf().local,
+                overlays: its.map(|(id, _)| *id).collect(),
+                troubles,
+                headers,
+                strangers,
+            }
+        });
+        states.collect()
+    }
+}
+
+impl TargetTuning {
+    fn conf(&self) -> TargetConf {
+        TargetConf {
+            to: self.to,
+            vni: self.vni,
+        }
+    }
+}
+
+/// Enters or removes one entry. The address of a member itself stays.
+fn push(
+    writer: &mut FdbWriter<QsbrGrace>,
+    (vid, mac, place): (u16, u64, Option<u16>),
+    now: Tick,
+) -> Result<(), AddError> {
+    let key = Key::new(vid, mac);
+    let table = writer.table();
+    let known = table.lookup(key, table.at(now));
+    if known.is_some_and(|hit| hit.flags.is_local()) {
+        return Ok(());
+    }
+    match place {
+        Some(place) => writer.add_fixed(key, place, EntryFlags::STATIC, now),
+        None => {
+            writer.delete(key);
+            Ok(())
+        }
+    }
+}
+
+/// A trouble as a sentence.
+fn told(trouble: &Trouble) -> String {
+    let Trouble { to, errno, mtu } = trouble;
+    match *mtu {
+        0 => format!("{to}: {}", std::io::Error::from(*errno)),
+        mtu => format!("{to}: the path takes packets of {mtu} bytes"),
     }
 }

@@ -59,6 +59,7 @@ impl DataPlane {
                         ..m.conf.clone()
                     })
                 });
+                let members = members.chain(self.overlays.on(index as u16, |id| self.conf(id)));
                 Some(Arc::new(Bridge::new(BridgeConf {
                     fdb: draft.fdb.clone(),
                     filtering: draft.tuning.filtering,
@@ -105,7 +106,49 @@ impl DataPlane {
                 }))
             })
             .collect();
+        self.publish_targets();
         self.publish_built();
+        self.overlays.tell();
+    }
+
+    fn conf(&self, id: u16) -> Option<&MemberConf> {
+        let member = self.members.get(usize::from(id))?.as_ref();
+        member.map(|member| &member.conf)
+    }
+
+    /// Adds targets to the members that are to be published: each has its overlay's counters and captures.
+    fn publish_targets(&mut self) {
+        for (place, overlay, port) in self.overlays.ports() {
+            let Some(Some(m)) = self.members.get(usize::from(overlay)) else {
+                continue;
+            };
+            let is_watched = !m.watches.is_empty();
+            let member = Member {
+                bridge: m.bridge,
+                tx: Some(port),
+                several: false,
+                weights: m.tuning.weights,
+                is_special: is_watched,
+                is_staged: is_watched,
+                watches: m.watches.as_slice().into(),
+                ingress: Box::default(),
+                egress: Box::default(),
+                shape_out: None,
+                shape_in: None,
+                owner: m.owner,
+                priority: m.tuning.priority,
+                kick_gap_ns: 0,
+                spin: m.tuning.spin,
+                attachment: m.attachment,
+                counters: m.counters.clone(),
+                accounts: m.accounts.clone(),
+            };
+            let at = usize::from(place);
+            if self.published.len() <= at {
+                self.published.resize(at + 1, None);
+            }
+            self.published[at] = Some(Arc::new(member));
+        }
     }
 
     /// Gives a bridge what snooping found, or has it snoop no more. All frames are judged by it soon.

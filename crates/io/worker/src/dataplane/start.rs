@@ -13,6 +13,7 @@ use windlass_sync::{mpsc, spsc};
 
 use super::handle::WorkerHandle;
 use super::local::Firewalls;
+use super::overlays::Overlays;
 use super::{DataPlane, DataPlaneError};
 use crate::bell::Bell;
 use crate::command::Condemned;
@@ -95,8 +96,8 @@ impl DataPlane {
                 bells[worker].clone(),
             ));
         }
-        let firewalls = Firewalls::new(&shared.local);
         let plane = DataPlane {
+            firewalls: Firewalls::new(&shared.local),
             shared,
             workers,
             members: Vec::new(),
@@ -113,13 +114,13 @@ impl DataPlane {
             local_moved: Vec::new(),
             local_stale: 0,
             sends: Arc::default(),
-            firewalls,
             relays: Arc::default(),
             wait,
             attachments: 0,
             is_batch: false,
             adopts: Vec::new(),
             refilled: Vec::new(),
+            overlays: Overlays::default(),
             placement: Arc::new(Placement::new(n)),
         };
         Ok((plane, inits))

@@ -22,7 +22,10 @@ impl DataPlane {
     }
 
     /// Makes a worker the home of a bridge's table, in the place of a former one.
-    pub(super) fn give_home(&self, bridge: u16, writer: FdbWriter<QsbrGrace>) {
+    pub(super) fn give_home(&self, bridge: u16, mut writer: FdbWriter<QsbrGrace>) {
+        if let Some(places) = self.overlays.admitted(bridge) {
+            writer.admit_beyond(places);
+        }
         self.home(bridge).send(Command::Home {
             bridge,
             writer: Box::new(writer),
