@@ -333,21 +333,12 @@ impl DataPlane {
         if let Some(vni) = self.overlays.taken(None, &tuning) {
             return Err(DataPlaneError::VniTaken(vni));
         }
-        let id = self.insert_member(bridge, quiet(conf), tuning.member.clone())?;
-        self.draft_member(id)?.conf.horizon = horizon(id);
-        let overlay = DraftOverlay {
-            bridge,
-            tuning,
-            is_leaving: false,
-        };
-        self.overlays.overlays.insert(id, overlay);
-        self.overlays.is_changed = true;
-        self.settle_vteps()?;
-        self.publish_batch();
+        let id = self.insert_member(bridge, quiet(conf.clone()), tuning.member.clone())?;
+        self.set_overlay(id, conf, tuning)?;
         Ok(id)
     }
 
-    /// Changes an overlay. Targets of networks that it has no more are to be removed first.
+    /// Changes an overlay, or makes one of a member without rings. Targets of networks that it has no more are to be removed first.
     ///
     /// # Errors
     /// [`DataPlaneError::NoMember`]; [`DataPlaneError::VniTaken`].
@@ -364,9 +355,15 @@ impl DataPlane {
             horizon: horizon(overlay),
             ..quiet(conf)
         };
-        let member = tuning.member.clone();
-        let draft = self.overlays.overlays.get_mut(&overlay);
-        draft.ok_or(DataPlaneError::NoMember(overlay))?.tuning = tuning.clone();
+        let (bridge, member) = (self.draft_member(overlay)?.bridge, tuning.member.clone());
+        let draft = self.overlays.overlays.entry(overlay);
+        draft
+            .and_modify(|draft| draft.tuning = tuning.clone())
+            .or_insert_with(|| DraftOverlay {
+                bridge,
+                tuning: tuning.clone(),
+                is_leaving: false,
+            });
         let its = self.overlays.targets.iter_mut().flatten();
         for target in its.filter(|target| target.overlay == overlay) {
             let conf = target.tuning.conf();

@@ -136,6 +136,14 @@ impl Engine {
                 let connects = now.connects;
                 tracing::info!(event = "up", kind, name = %name, zone, connects, "{kind} {name} is up");
             }
+            _ if was_up && kind == "overlay" => tracing::warn!(
+                event = "degraded",
+                kind,
+                name = %name,
+                zone,
+                reason,
+                "overlay {name} is degraded: {reason}"
+            ),
             _ if was_up => tracing::warn!(
                 event = "lost",
                 kind,

@@ -160,6 +160,7 @@ impl Ports {
             self.configure_again(name, conf);
         }
         self.end_flows(edit.flows);
+        let changed_bridges: BTreeSet<u16> = edit.set.keys().copied().collect();
         for (id, set) in edit.set {
             if let Err(error) = self.end_set(id, set) {
                 tracing::error!("a bridge is as it was: {error}");
@@ -175,7 +176,7 @@ impl Ports {
         for (name, keys) in edit.keys {
             self.forget_fixed(&name, keys);
         }
-        self.end_overlays(edit.overlays);
+        self.end_overlays(edit.overlays, &changed_bridges);
         self.announce();
         for (_, mut endpoint) in edit.left {
             endpoint.delete();

@@ -28,6 +28,7 @@ use windlass_api::{
 use windlass_attach::vxlan::{Tos, Vtep, VtepConf};
 use windlass_overlay::Vni;
 use windlass_sys::netns::{NetnsRef, within};
+use windlass_worker::DataPlaneError;
 use windlass_worker::dataplane::overlays::{OverlayTuning, SourceCheck, TargetTuning, Unknown};
 
 mod search;
@@ -51,6 +52,7 @@ type TargetKey = (u32, SocketAddr);
 /// A target, while somebody uses it.
 struct Target {
     place: u16,
+    tuning: TargetTuning,
     floods: bool,
     /// Addresses behind it that were told.
     pushed: u32,
@@ -81,6 +83,8 @@ pub(super) struct Overlay {
     lookup: Option<LookupKind>,
     /// What is wrong with the search.
     trouble: Option<String>,
+    /// Addresses that the bridge's table has no room for.
+    full: Option<String>,
     /// Hosts that get what is flooded in a network, as the search told.
     flooded: BTreeMap<u32, Vec<SocketAddr>>,
     /// Hosts of the registry.
@@ -110,6 +114,7 @@ impl Overlay {
             vtep: None,
             missing: None,
             trouble: None,
+            full: None,
             targets: BTreeMap::new(),
             idle: BTreeSet::new(),
             pushed: BTreeMap::new(),
@@ -403,15 +408,23 @@ impl Ports {
         let state = member.overlay.as_deref().ok_or_else(missing)?;
         let no_network = || BackendError::Host(format!("overlay `{name}` has no VNI {}", key.0));
         let tuning = state.target_tuning(key, floods).ok_or_else(no_network)?;
-        let (id, known) = (member.id, state.targets.get(&key).map(|t| t.place));
-        if let Some(place) = known {
-            self.plane.set_target(place, tuning).map_err(failed)?;
+        let known = state.targets.get(&key);
+        let (id, known) = (member.id, known.map(|target| (target.place, target.tuning)));
+        if let Some((place, former)) = known {
+            if former != tuning {
+                self.plane.set_target(place, tuning).map_err(failed)?;
+            }
+            let state = self.overlay_mut(name);
+            if let Some(target) = state.and_then(|state| state.targets.get_mut(&key)) {
+                target.tuning = tuning;
+            }
             return Ok(place);
         }
         let place = self.plane.add_target(id, tuning).map_err(failed)?;
         if let Some(state) = self.overlay_mut(name) {
             let target = Target {
                 place,
+                tuning,
                 floods: false,
                 pushed: 0,
             };
@@ -484,10 +497,16 @@ impl Ports {
         let Some(bridge) = bridge.and_then(|bridge| self.bridges.get(&bridge)) else {
             return Ok(());
         };
-        if !entries.is_empty() {
-            self.plane
-                .push_entries(bridge.id, entries)
-                .map_err(failed)?;
+        let entered = match entries.is_empty() {
+            true => Ok(()),
+            false => self.plane.push_entries(bridge.id, entries),
+        };
+        let full = match entered {
+            Err(error @ DataPlaneError::TableFull(_)) => Some(error.to_string()),
+            entered => entered.map(|()| None).map_err(failed)?,
+        };
+        if let Some(state) = self.overlay_mut(name) {
+            state.full = full.or(state.full.take());
         }
         self.remove_idle(name)
     }
@@ -512,11 +531,18 @@ impl Ports {
             (*vlan, *mac, Some(Behind { to, ips }))
         });
         let told: Vec<_> = told.collect();
+        if let Some(state) = self.overlay_mut(name) {
+            state.full = None;
+        }
         self.push(name, told)
     }
 
-    /// Removes targets that nobody uses any more.
+    /// Removes targets that nobody uses any more; within an edit, at its end.
     pub(super) fn remove_idle(&mut self, name: &Name) -> Result<(), BackendError> {
+        if self.edit.is_open {
+            self.edit.overlays.insert(name.clone());
+            return Ok(());
+        }
         let statics = self.static_targets(name);
         let Some(state) = self.overlay_mut(name) else {
             return Ok(());
@@ -549,8 +575,24 @@ impl Ports {
         targets.collect()
     }
 
-    /// After an edit: an entry made by hand may have uncovered what the search told, or have left a target without use.
-    pub(super) fn end_overlays(&mut self, changed: BTreeSet<Name>) {
+    /// After an edit: an entry made by hand may have uncovered what the search told, or have left a target without use; a bridge may
+    /// have another table, or filter VLANs now.
+    pub(super) fn end_overlays(&mut self, mut changed: BTreeSet<Name>, bridges: &BTreeSet<u16>) {
+        let is_on = |member: &MemberState| {
+            let bridge = self.bridges.get(&member.bridge);
+            bridge.is_some_and(|bridge| bridges.contains(&bridge.id))
+        };
+        let there = self
+            .members
+            .iter()
+            .filter(|(_, m)| m.overlay.is_some() && is_on(m));
+        let there: Vec<Name> = there.map(|(name, _)| name.clone()).collect();
+        for name in &there {
+            if let Err(error) = self.renew_networks(name) {
+                tracing::error!("{name}: {error}");
+            }
+        }
+        changed.extend(there);
         for name in changed {
             if let Some(state) = self.overlay_mut(&name) {
                 state.idle = state.targets.keys().copied().collect();
@@ -562,6 +604,28 @@ impl Ports {
                 tracing::error!("{name}: {error}");
             }
         }
+    }
+
+    /// Gives an overlay its networks by the VLANs that its bridge has now.
+    fn renew_networks(&mut self, name: &Name) -> Result<(), BackendError> {
+        let member = self.members.get(name);
+        let bridge = member.and_then(|member| self.bridges.get(&member.bridge));
+        let Some(filters) = bridge.map(|bridge| bridge.filtering) else {
+            return Ok(());
+        };
+        let Some(state) = self.overlay_mut(name) else {
+            return Ok(());
+        };
+        let networks = state.settings.networks(filters);
+        if networks == state.networks {
+            return Ok(());
+        }
+        state.networks = networks;
+        let told = std::mem::take(&mut state.pushed).into_iter();
+        state.pushed = told
+            .filter_map(|((_, mac), pushed)| Some(((state.vlan_of(pushed.target.0)?, mac), pushed)))
+            .collect();
+        self.begin_overlay(name)
     }
 
     pub fn overlay_counts(&self, name: &Name) -> OverlayCounts {
@@ -653,9 +717,9 @@ impl Ports {
     pub(super) fn overlay_status(&self, member: &MemberState, overlay: &Overlay) -> Status {
         let missing = overlay.missing.as_ref();
         let missing = missing.map(|why| format!("the underlay is not there: {why}"));
-        let reason = missing
-            .or_else(|| overlay.trouble.clone())
-            .or_else(|| overlay.lost());
+        let reason = missing.or_else(|| overlay.full.clone());
+        let reason = reason.or_else(|| overlay.trouble.clone());
+        let reason = reason.or_else(|| overlay.lost());
         let listen = overlay.settings.listen.map(|listen| listen.to_string());
         let networks = overlay.networks.iter().map(|(vlan, vni)| match vlan {
             0 => vni.to_string(),

@@ -198,10 +198,8 @@ impl Ports {
     /// Takes in what searches have told.
     pub(in crate::dataplane::ports) fn hear_searches(&mut self) {
         // Those that come meanwhile wake this thread again.
-        for _ in 0..TOLD_MAX {
-            let Ok((name, told)) = self.searches.told.try_recv() else {
-                return;
-            };
+        let told: Vec<_> = self.searches.told.try_iter().take(TOLD_MAX).collect();
+        for (name, told) in told {
             if let Err(error) = self.told(&name, told) {
                 tracing::error!("{name}: {error}");
                 if let Some(state) = self.overlay_mut(&name) {
