@@ -583,19 +583,14 @@ impl FromPlugin {
     }
 }
 
-/// Whether values are what a plugin's properties want.
+/// Whether values are what a plugin's properties want. A value that the plugin has no property for is not looked at.
 ///
 /// # Errors
-/// A sentence about the first that is missing, unknown, or of another type.
+/// A sentence about the first that is missing or of another type.
 pub fn check_properties(
     properties: &[Property],
     values: &BTreeMap<String, Value>,
 ) -> Result<(), String> {
-    for name in values.keys() {
-        if !properties.iter().any(|property| property.name == *name) {
-            return Err(format!("the plugin has no property {name}"));
-        }
-    }
     for Property { name, kind, .. } in properties {
         let Some(value) = values.get(name) else {
             continue;

@@ -2,12 +2,15 @@
 
 mod told;
 
+use std::ffi::CString;
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::Duration;
 
 use rustix::fs::{CWD, FileType, Mode};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use told::{Seen, name};
 use windlassd::lookup::{LookupConf, LookupKind, Lookups, Pace, PluginUser, Started};
 
@@ -224,4 +227,73 @@ fn vnis_come_and_go() {
         two,
         "nothing was told of the one that stopped"
     );
+}
+
+/// A mount whose server never answers.
+struct Silent(
+    tempfile::TempDir,
+    /// Kept open: without a server a mount answers.
+    #[expect(dead_code, reason = "held")]
+    fs::File,
+);
+
+impl Silent {
+    fn mount() -> std::io::Result<Self> {
+        let device = fs::File::options()
+            .read(true)
+            .write(true)
+            .open("/dev/fuse")?;
+        let at = tempfile::tempdir()?;
+        let options = format!(
+            "fd={},rootmode=40000,user_id=0,group_id=0",
+            device.as_raw_fd()
+        );
+        let options = CString::new(options)?;
+        mount(
+            "windlass-test",
+            at.path(),
+            "fuse",
+            MountFlags::empty(),
+            options.as_c_str(),
+        )?;
+        Ok(Self(at, device))
+    }
+}
+
+impl Drop for Silent {
+    fn drop(&mut self) {
+        // By force: whoever waits for an answer is let go.
+        let _ = unmount(self.0.path(), UnmountFlags::FORCE | UnmountFlags::DETACH);
+    }
+}
+
+/// A file system that does not answer keeps its own overlay waiting, and no other.
+#[test]
+fn a_silent_file_system_keeps_nobody_else() {
+    const NAME: &str = "a_silent_file_system_keeps_nobody_else";
+    let silent = match Silent::mount() {
+        Ok(silent) => silent,
+        Err(error) => {
+            println!("skipped: {NAME}: no mount of FUSE here: {error}");
+            return;
+        }
+    };
+    let lab = Lab::new();
+    fs::write(lab.path(), ONE).expect("written");
+    let hangs = lab.start(&silent.0.path().join("hosts.json"));
+    let other = LookupConf {
+        overlay: name("ov1"),
+        ..conf(&lab.path(), &[7])
+    };
+    lab.lookups.start(other).wait(told::PATIENCE).expect("good");
+    let error = hangs.wait(told::PATIENCE).expect_err("silence").0;
+    assert!(
+        error.ends_with("its file system does not answer"),
+        "{error}"
+    );
+    lab.lookups.stop(&name("ov0"));
+    fs::write(lab.path(), TWO).expect("written");
+    lab.seen
+        .until("the other one", |seen| seen.targets().len() == 2);
+    drop(silent);
 }

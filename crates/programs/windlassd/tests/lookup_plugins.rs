@@ -374,7 +374,6 @@ fn a_start_that_fails_is_told_in_words() {
             vec![("t/n", json!(-1))],
             "t/n: -1 is not a whole number that is not negative",
         ),
-        (vec![("t/m", json!(1))], "the plugin has no property t/m"),
     ] {
         let conf = conf("ov1", &[24], PluginFrom::Socket(lab.path()), &properties);
         let error = lab.lookups.start(conf).wait(PATIENCE).expect_err(words).0;
