@@ -62,6 +62,7 @@ install: build ## into $(DESTDIR)$(PREFIX)
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system $(DESTDIR)$(DOC)
 	sed 's|/usr/bin/windlassd|$(PREFIX)/sbin/windlassd|' $(DIST)/windlassd.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/windlassd.service
 	sed 's|/usr/bin/windlass-broker|$(PREFIX)/sbin/windlass-broker|' $(BROKER)/windlass-broker.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/windlass-broker.service
+	install -D -m 0644 $(DIST)/sysusers.conf $(DESTDIR)$(PREFIX)/lib/sysusers.d/windlass.conf
 	install -m 0644 $(DIST)/windlassd.socket $(BROKER)/windlass-broker.socket $(DESTDIR)$(PREFIX)/lib/systemd/system
 	install -m 0644 $(DIST)/windlass.toml $(DIST)/grafana.json $(BROKER)/sockets.conf LICENSE-APACHE LICENSE-MIT \
 	  README.md ARCHITECTURE.md CHANGELOG.md SECURITY.md docs/*.md docs/*.json $(DESTDIR)$(DOC)
@@ -69,7 +70,7 @@ install: build ## into $(DESTDIR)$(PREFIX)
 uninstall: ## what install put there; configuration and state stay
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,bin/windlass sbin/windlassd sbin/windlass-broker lib/windlass/libwindlass_sockets.so \
 	  $(addprefix lib/,libwindlass.so.1.0 libwindlass.so.1 libwindlass.so libwindlass.a pkgconfig/windlass.pc) include/windlass.h \
-	  share/bash-completion/completions/windlass share/zsh/site-functions/_windlass share/fish/vendor_completions.d/windlass.fish \
+	  lib/sysusers.d/windlass.conf share/bash-completion/completions/windlass share/zsh/site-functions/_windlass share/fish/vendor_completions.d/windlass.fish \
 	  $(addprefix lib/systemd/system/,windlassd.service windlassd.socket windlass-broker.service windlass-broker.socket) \
 	  $(foreach page,$(wildcard man/*.[0-9]),share/man/man$(subst .,,$(suffix $(page)))/$(notdir $(page))))
 	rm -rf $(DESTDIR)$(DOC)

@@ -269,8 +269,14 @@ fn endpoints_are_announced_again() {
     });
     lab.lookups.retire(&name("ov0"), 23, mac(1));
     assert_eq!(plugin.hear("retire")["mac"], "02:00:00:00:00:01");
+    lab.lookups
+        .announce(&name("ov0"), endpoint(3, EndpointState::Active));
+    plugin.hear("announce");
     drop(plugin);
+    lab.seen.until("gone", |seen| seen.degraded.is_some());
+    lab.lookups.retire(&name("ov0"), 23, mac(3));
     let mut plugin = lab.started();
+    assert_eq!(plugin.hear("retire")["mac"], "02:00:00:00:00:03");
     assert_eq!(plugin.hear("announce")["mac"], "02:00:00:00:00:02");
     lab.lookups.forget(&name("ov0"), "h3".to_owned());
     assert_eq!(plugin.hear("forget")["host"], "h3");

@@ -7,7 +7,7 @@ use std::sync::mpsc::Sender;
 use std::time::Instant;
 
 use windlass_api::Name;
-use windlass_lookup::protocol;
+use windlass_lookup::protocol::{self, ToPlugin};
 use windlass_lookup::table::{ENTRIES_MAX, Table};
 use windlass_wire::MacAddr;
 
@@ -48,6 +48,8 @@ pub(super) struct Overlay {
     pub(super) is_inherited: bool,
     /// This host's endpoints.
     pub(super) endpoints: BTreeMap<(u32, MacAddr), Endpoint>,
+    /// Endpoints that were retired while no plugin was there to be told.
+    pub(super) owed: BTreeSet<(u32, MacAddr)>,
     /// Hosts that were told of.
     pub(super) hosts: BTreeSet<String>,
     /// Who waits for its start.
@@ -71,6 +73,7 @@ impl Overlay {
             stage: Stage::Absent,
             is_inherited: false,
             endpoints: BTreeMap::new(),
+            owed: BTreeSet::new(),
             hosts: BTreeSet::new(),
             waiter: Some(waiter),
             wrong: None,
@@ -173,6 +176,12 @@ pub(super) fn described(conf: &LookupConf) -> protocol::Overlay {
         vnis: vnis.into_iter().collect(),
         properties,
     }
+}
+
+/// That an endpoint is no more, as a plugin is told of it.
+pub(super) fn retired(overlay: &Name, (vni, mac): (u32, MacAddr)) -> ToPlugin {
+    let overlay = overlay.to_string();
+    ToPlugin::Retire { overlay, vni, mac }
 }
 
 /// An endpoint as a plugin is told of it.

@@ -18,8 +18,9 @@ use windlass_api::Name;
 use windlass_lookup::protocol::{self, FromPlugin, HostState, Kind, Question, Target, ToPlugin};
 use windlass_lookup::table::{Table, TableError};
 use windlass_sys::epoll::Epoll;
+use windlass_wire::MacAddr;
 
-use super::overlay::{Overlay, Stage, Tell, announced, described};
+use super::overlay::{Overlay, Stage, Tell, announced, described, retired};
 use super::session::Session;
 use super::{Answer, Endpoint, Key, LookupKind, Pace, PluginFrom, Told};
 
@@ -27,6 +28,8 @@ use super::{Answer, Endpoint, Key, LookupKind, Pace, PluginFrom, Told};
 pub(super) const SESSIONS: u64 = 2;
 /// Hosts of an overlay's registry.
 const HOSTS_MAX: usize = 4_096;
+/// Endpoints that were retired while no plugin was there; those beyond stay in the registry.
+const OWED_MAX: usize = 65_536;
 /// Questions that a plugin has not answered.
 const QUESTIONS_MAX: usize = 1_024;
 /// After how long a question is forgotten.
@@ -310,6 +313,9 @@ impl Plugins {
             overlay.conf = next;
             overlay.set_vnis();
         } else {
+            for key in std::mem::take(&mut overlay.owed) {
+                session.send(epoll, &retired(&overlay.conf.overlay, key));
+            }
             for endpoint in overlay.endpoints.values() {
                 let announced = announced(&overlay.conf.overlay, endpoint);
                 session.send(epoll, &ToPlugin::Announce(announced));
@@ -328,7 +334,7 @@ impl Plugins {
         number: u64,
         id: u64,
         target: Option<(Target, Option<u32>)>,
-        mac: Option<windlass_wire::MacAddr>,
+        mac: Option<MacAddr>,
         tell: &Tell,
     ) -> Result<(), String> {
         let Some(asked) = self.asked.remove(&id) else {
@@ -588,9 +594,20 @@ impl Overlay {
         self.endpoints.contains_key(&key).then_some(told)
     }
 
+    /// Takes note that this host has an endpoint no more; false if its plugin has to be told later.
+    pub(super) fn retire(&mut self, key: (u32, MacAddr)) -> bool {
+        self.endpoints.remove(&key);
+        let is_served = self.is_served();
+        if !is_served && self.owed.len() < OWED_MAX {
+            self.owed.insert(key);
+        }
+        is_served
+    }
+
     /// Takes note of an endpoint of this host; false if it is known already, as it is.
     pub(super) fn note(&mut self, endpoint: &Endpoint) -> bool {
         let key = (endpoint.vni, endpoint.mac);
+        self.owed.remove(&key);
         let before = self.endpoints.insert(key, endpoint.clone());
         before.as_ref() != Some(endpoint)
     }

@@ -14,7 +14,7 @@ use windlass_sys::epoll::{Epoll, Events, Interest};
 use windlass_sys::eventfd;
 
 use super::file::{Found, Looks};
-use super::overlay::{Overlay, Tell, Waiter, announced};
+use super::overlay::{Overlay, Tell, Waiter, announced, retired};
 use super::plugins::Plugins;
 use super::{Ask, LookupConf, Pace, Told};
 
@@ -147,10 +147,10 @@ impl Turns {
                 }
             }
             Ask::Retire(overlay, vni, mac) => {
-                if let Some(of) = self.overlays.get_mut(&overlay) {
-                    of.endpoints.remove(&(vni, mac));
-                    let overlay = overlay.to_string();
-                    let message = ToPlugin::Retire { overlay, vni, mac };
+                if let Some(of) = self.overlays.get_mut(&overlay)
+                    && of.retire((vni, mac))
+                {
+                    let message = retired(&overlay, (vni, mac));
                     self.plugins.tell(&self.epoll, of, &message);
                 }
             }
