@@ -15,15 +15,21 @@
 //! out of the topology, and is removed from the host once the worker has let go.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 
 use windlass_api::{Bridge, Counters, MacAddr, MemberSettings, Name, Object, Vnic};
 use windlass_attach::endpoint::{Endpoint, InterfaceConf};
 use windlass_bridge::fdb::{FdbWriter, Key};
 use windlass_worker::{DataPlaneError, QsbrGrace};
 
+use super::watch::Watched;
 use super::{BridgeState, MemberState, Ports, failed, member_limits, own_entries, static_key};
 use crate::backend::BackendError;
 use crate::dataplane::translate;
+
+/// Threads that delete endpoints beside the one that drives them, at most.
+const DELETERS_MAX: usize = 31;
 
 /// What becomes of a member that was set aside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -310,19 +316,25 @@ impl Ports {
                 }
             };
             let gone = std::mem::take(&mut self.leaving);
+            let mut deleted = Vec::new();
             for (aside, totals) in gone.into_iter().zip(totals) {
-                self.end_member(aside, |kernel_drops| {
+                deleted.extend(self.end_member(aside, |kernel_drops| {
                     translate::counters(&totals, kernel_drops)
-                });
+                }));
             }
+            delete_all(&mut deleted);
         }
         let plane = &mut self.plane;
         self.leaving_bridges
             .retain(|id| matches!(plane.remove_bridge(*id), Err(DataPlaneError::Stuck)));
     }
 
-    /// No worker has the member any more.
-    fn end_member(&mut self, aside: Aside, counted: impl FnOnce(u64) -> Counters) {
+    /// No worker has the member any more. Gives the endpoint that is to be deleted.
+    fn end_member(
+        &mut self,
+        aside: Aside,
+        counted: impl FnOnce(u64) -> Counters,
+    ) -> Option<Watched> {
         let Aside {
             name, end, state, ..
         } = aside;
@@ -337,11 +349,7 @@ impl Ports {
         }
         let mut endpoint = state.endpoint;
         match end {
-            End::Delete => {
-                if let Some(endpoint) = endpoint.as_mut() {
-                    endpoint.delete();
-                }
-            }
+            End::Delete => return endpoint,
             End::Move => {
                 let kernel_drops = endpoint.as_mut().map_or(0, |e| e.kernel_drops());
                 let mut carried = counted(kernel_drops);
@@ -352,6 +360,7 @@ impl Ports {
             }
             End::Drop => {}
         }
+        None
     }
 
     /// Sets a member aside, which is `object` in the document.
@@ -420,6 +429,28 @@ impl Ports {
     pub(super) fn leave_not(&mut self, vnic: &Vnic) {
         self.edit.left.retain(|(left, _)| left != vnic);
     }
+}
+
+/// Deletes what persists of endpoints on the host. The kernel waits for a grace period of its own for each interface: those that
+/// are deleted at once share it.
+fn delete_all(endpoints: &mut [Watched]) {
+    let helpers = endpoints.len().saturating_sub(1).min(DELETERS_MAX);
+    let left = Mutex::new(endpoints.iter_mut());
+    let take = || left.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let delete = || {
+        while let Some(endpoint) = take() {
+            endpoint.delete();
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..helpers {
+            let thread = thread::Builder::new().name("deleter".into());
+            if thread.spawn_scoped(scope, delete).is_err() {
+                break;
+            }
+        }
+        delete();
+    });
 }
 
 fn rules_of(member: &MemberState) -> Rules {
