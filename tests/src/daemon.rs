@@ -32,12 +32,20 @@ pub fn program(name: &str) -> PathBuf {
             "windlassd",
             "windlass",
             "windlass-broker",
+            "windlass-cni",
             "libwindlass_framed.a",
         ];
         if !programs.into_iter().all(is_there) {
             let mut build = Command::new(env!("CARGO"));
             build.args(["build", "--locked", "-p", "windlassd", "-p", "windlass"]);
-            build.args(["-p", "windlass-broker", "-p", "windlass-framed"]);
+            build.args([
+                "-p",
+                "windlass-broker",
+                "-p",
+                "windlass-framed",
+                "-p",
+                "windlass-cni",
+            ]);
             if profile.ends_with("release") {
                 build.arg("--release");
             }

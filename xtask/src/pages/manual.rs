@@ -24,7 +24,7 @@ const EVERYWHERE: &[&str] = &[
 pub(crate) fn pages() -> Result<Vec<Page>> {
     let mut command = windlass_command::command();
     command.build();
-    let mut pages = vec![program(&command)?, daemon()?, broker()?];
+    let mut pages = vec![program(&command)?, daemon()?, broker()?, cni()];
     for object in command
         .get_subcommands()
         .filter(|command| !command.is_hide_set())
@@ -137,6 +137,27 @@ fn broker() -> Result<Page> {
     );
     page.see_also(&["windlass-run.1", "windlass-sockets.1", "windlass.8"]);
     Ok(page.done())
+}
+
+fn cni() -> Page {
+    let about = "give containers a VNIC, as a plugin of the Container Network Interface";
+    let mut page = Roff::page("windlass-cni", 8, about);
+    page.heading("DESCRIPTION");
+    page.paragraph(
+        "A container runtime runs windlass-cni, with a command in CNI_COMMAND (ADD, DEL, CHECK, GC, STATUS or VERSION) and the \
+         configuration of a network on stdin. It speaks versions 0.3.1, 0.4.0, 1.0.0 and 1.1.0 of the specification. The container's \
+         interface is a TAP whose other end is a VNIC of windlassd.",
+    );
+    page.paragraph(
+        "cni.md in the documentation has the keys of the configuration and the codes of errors.",
+    );
+    page.heading("FILES");
+    page.term(
+        "/var/lib/windlass/cni/NETWORK.json",
+        "What was given to whom. Entries go with DEL and GC, and after a reboot.",
+    );
+    page.see_also(&["windlass-vnic.8", "windlassd.8"]);
+    page.done()
 }
 
 /// What a reload changes and what not, as the table of options has it.

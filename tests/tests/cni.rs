@@ -1,0 +1,574 @@
+//! The CNI plugin: each command, each version, what it says when something is wrong, and what is left when it or the daemon is
+//! killed.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use windlass_sys::netlink::Netlink;
+use windlass_tests::{Daemon, Lab, program};
+
+/// A daemon with a bridge, and a network on it.
+struct Network {
+    daemon: Daemon,
+    lab: Lab,
+    config: Value,
+}
+
+/// One call of the plugin.
+struct Call<'a> {
+    network: &'a Network,
+    verb: &'a str,
+    container: &'a str,
+    /// The namespace's short name; empty: none.
+    netns: &'a str,
+    config: Value,
+    args: &'a str,
+    /// Programs with arguments before the plugin.
+    under: Vec<String>,
+}
+
+impl Network {
+    fn start(test: &str, containers: &[&str]) -> Option<Network> {
+        let lab = Lab::start(test)?;
+        for container in containers {
+            lab.namespace(container);
+        }
+        let daemon = lab.daemon();
+        daemon.must("bridge create br0");
+        let config = json!({
+            "cniVersion": "1.1.0",
+            "name": "net",
+            "type": "windlass-cni",
+            "bridge": "br0",
+            "socket": daemon.socket(),
+            "dataDir": lab.directory().join("cni"),
+            "ipam": {"type": "windlass", "ranges": [["10.0.0.0/24"]]},
+        });
+        Some(Network {
+            daemon,
+            lab,
+            config,
+        })
+    }
+
+    fn call<'a>(&'a self, verb: &'a str, container: &'a str, netns: &'a str) -> Call<'a> {
+        Call {
+            network: self,
+            verb,
+            container,
+            netns,
+            config: self.config.clone(),
+            args: "",
+            under: Vec::new(),
+        }
+    }
+
+    fn gc(&self, valid: &[&str]) -> (i32, Value) {
+        let valid = valid
+            .iter()
+            .map(|container| json!({"containerID": container, "ifname": "eth0"}));
+        let valid: Vec<Value> = valid.collect();
+        let call = self.call("GC", "", "");
+        call.with("cni.dev/valid-attachments", json!(valid)).run()
+    }
+
+    fn ledger(&self) -> Value {
+        let path = self.lab.directory().join("cni/net.json");
+        let text = std::fs::read(path).unwrap_or_else(|_| b"{}".into());
+        serde_json::from_slice(&text).expect("a ledger")
+    }
+
+    /// The VNICs that there are, and entries of the ledger.
+    fn left(&self) -> (usize, usize) {
+        let vnics = self.daemon.json("vnic show");
+        let entries = self.ledger()["entries"]
+            .as_object()
+            .map_or(0, |all| all.len());
+        (vnics.as_array().expect("a list").len(), entries)
+    }
+
+    /// Whether a container has the interface.
+    fn has_interface(&self, container: &str) -> bool {
+        let link = || Netlink::open().expect("netlink").link_by_name("eth0");
+        self.lab
+            .within(container, link)
+            .expect("an answer")
+            .is_some()
+    }
+}
+
+impl Call<'_> {
+    fn with(mut self, key: &str, value: Value) -> Self {
+        self.config[key] = value;
+        self
+    }
+
+    fn command(&self) -> Command {
+        let plugin = program("windlass-cni");
+        let mut command = match self.under.split_first() {
+            None => Command::new(plugin),
+            Some((first, rest)) => {
+                let mut command = Command::new(first);
+                command.args(rest).arg(plugin);
+                command
+            }
+        };
+        let netns = match self.netns {
+            "" => String::new(),
+            netns => format!("/run/netns/{}", self.network.lab.name(netns)),
+        };
+        command
+            .env("CNI_COMMAND", self.verb)
+            .env("CNI_CONTAINERID", self.container)
+            .env("CNI_NETNS", netns)
+            .env("CNI_IFNAME", "eth0")
+            .env("CNI_ARGS", self.args)
+            .env("CNI_PATH", self.network.lab.directory());
+        command
+    }
+
+    /// Runs it; its exit code (-1: it was killed) and what it printed.
+    fn run(&self) -> (i32, Value) {
+        self.run_on(self.config.to_string().as_bytes())
+    }
+
+    fn run_on(&self, config: &[u8]) -> (i32, Value) {
+        run(self.command(), config)
+    }
+
+    fn must(&self) -> Value {
+        let (code, printed) = self.run();
+        assert_eq!(code, 0, "{} {}: {printed}", self.verb, self.container);
+        printed
+    }
+
+    fn refused(&self, code: u64) {
+        let (exit, printed) = self.run();
+        let wanted = (1, &json!(code));
+        assert_eq!(
+            (exit, &printed["code"]),
+            wanted,
+            "{} {printed}",
+            self.config
+        );
+        assert!(printed["msg"].as_str().is_some_and(|text| !text.is_empty()));
+        assert!(printed["cniVersion"].is_string());
+    }
+}
+
+fn run(mut command: Command, config: &[u8]) -> (i32, Value) {
+    let command = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
+    let mut child = command.spawn().expect("the plugin");
+    // One that is killed at once does not read it.
+    let _ = child.stdin.take().expect("a pipe").write_all(config);
+    let output = child.wait_with_output().expect("the plugin");
+    let printed = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    (output.status.code().unwrap_or(-1), printed)
+}
+
+/// Has a namespace speak IPv6.
+fn enable_ipv6(lab: &Lab, container: &str) {
+    let enable = "for of in all default; do echo 0 >/proc/sys/net/ipv6/conf/$of/disable_ipv6; done";
+    let mut shell = lab.command(container, "sh");
+    let done = shell.args(["-c", enable]).status().expect("a shell");
+    assert!(done.success());
+}
+
+/// The result of an ADD as this version has it.
+fn is_of_version(result: &Value, version: &str) {
+    assert_eq!(result["cniVersion"], version);
+    let interface = &result["interfaces"][0];
+    assert_eq!(interface["name"], "eth0");
+    let mtu = (version == "1.1.0").then_some(1400);
+    assert_eq!(interface["mtu"], json!(mtu));
+    let sandbox = interface["sandbox"].as_str().expect("a path");
+    assert!(sandbox.starts_with("/run/netns/"), "{sandbox}");
+    assert_eq!(result["ips"][0]["gateway"], "10.0.0.1");
+    assert_eq!(result["ips"][0]["interface"], 0);
+    let family = version.starts_with('0').then_some("4");
+    assert_eq!(result["ips"][0]["version"], json!(family));
+    let second = result["ips"][1]["address"].as_str().expect("an address");
+    assert!(second.starts_with("fd00::"), "{second}");
+    let route = json!({"dst": "0.0.0.0/0", "gw": "10.0.0.1"});
+    assert_eq!(result["routes"][0], route);
+}
+
+/// CHECK finds the interface of container `one` in `a`, and finds that a route of it is gone.
+fn check_finds(network: &Network, result: &Value) {
+    let check = || {
+        let call = network.call("CHECK", "one", "a");
+        call.with("prevResult", result.clone())
+    };
+    if network.config["cniVersion"] == "0.3.1" {
+        check().refused(1);
+        return;
+    }
+    check().must();
+    let forget = || {
+        let mut netlink = Netlink::open().expect("netlink");
+        let routes = netlink.routes().expect("routes");
+        let mut routes = routes.iter();
+        let route = routes.find(|route| route.prefix == 16);
+        netlink.delete_route(route.expect("a route"))
+    };
+    network.lab.within("a", forget).expect("deleted");
+    check().refused(101);
+}
+
+/// In each version: an interface with address, MTU and route, which others reach; CHECK finds it, and finds what was changed; DEL takes it
+/// away, also when it was taken away, also when the namespace is gone.
+#[test]
+fn a_container_gets_an_interface() {
+    let Some(mut network) = Network::start("a_container_gets_an_interface", &["a", "b"]) else {
+        return;
+    };
+    enable_ipv6(&network.lab, "a");
+    enable_ipv6(&network.lab, "b");
+    network.config["mtu"] = json!(1400);
+    let first = json!({"subnet": "10.0.0.0/24", "gateway": "10.0.0.1"});
+    network.config["ipam"]["ranges"] = json!([[first], ["fd00::/64"]]);
+    network.config["ipam"]["routes"] =
+        json!([{"dst": "0.0.0.0/0"}, {"dst": "10.9.0.0/16", "gw": "10.0.0.9"}]);
+    for version in ["0.3.1", "0.4.0", "1.0.0", "1.1.0"] {
+        network.config["cniVersion"] = json!(version);
+        let result = network.call("ADD", "one", "a").must();
+        let other = network.call("ADD", "two", "b").must();
+        is_of_version(&result, version);
+        let address = other["ips"][0]["address"].as_str().expect("an address");
+        let address = address.strip_suffix("/24").expect("a prefix");
+        assert!(network.lab.ping("a", address, 3), "{result} {other}");
+        check_finds(&network, &result);
+        network.call("DEL", "one", "a").must();
+        network.call("DEL", "one", "").must();
+        network.call("DEL", "two", "nowhere").must();
+        network.call("DEL", "two", "b").must();
+        assert_eq!(network.left(), (0, 0));
+        assert!(!network.has_interface("a") && !network.has_interface("b"));
+    }
+}
+
+/// MAC, IP addresses and bandwidth by capability or argument; an address that was given back is nobody's for a while; an
+/// address that another has is refused, and so is an interface that is there. What was refused left nothing.
+#[test]
+fn runtimes_have_wishes() {
+    let Some(network) = Network::start("runtimes_have_wishes", &["a", "b"]) else {
+        return;
+    };
+    let wishes = json!({"mac": "02:00:00:00:00:77", "ips": ["10.0.0.7/24"],
+        "bandwidth": {"ingressRate": 5_000_000, "ingressBurst": 1, "egressRate": 9_000_000, "egressBurst": 1}});
+    let result = network
+        .call("ADD", "one", "a")
+        .with("runtimeConfig", wishes.clone())
+        .must();
+    assert_eq!(result["interfaces"][0]["mac"], "02:00:00:00:00:77");
+    assert_eq!(result["ips"][0]["address"], "10.0.0.7/24");
+    let vnic = network.daemon.json("vnic show")[0].take();
+    assert_eq!(vnic["properties"]["maxbw"], 5, "{vnic}");
+    network
+        .call("ADD", "two", "b")
+        .with("runtimeConfig", wishes)
+        .refused(11);
+    network.call("ADD", "two", "a").refused(4);
+    assert_eq!(network.left(), (1, 1));
+    network.call("DEL", "one", "a").must();
+    let mut again = network.call("ADD", "two", "b");
+    again.args = "IgnoreUnknown=1;IP=10.0.0.7";
+    again.refused(11);
+    again.args = "MAC=02:00:00:00:00:78;IP=10.0.0.8";
+    assert_eq!(again.must()["ips"][0]["address"], "10.0.0.8/24");
+    again.args = "IP=10.1.0.8";
+    again.refused(7);
+    network.call("DEL", "two", "b").must();
+    assert_eq!(network.left(), (0, 0));
+}
+
+/// What is wrong with a call has the code of the specification, and nothing is made.
+#[test]
+fn bad_calls_are_refused() {
+    let Some(network) = Network::start("bad_calls_are_refused", &["a"]) else {
+        return;
+    };
+    let add = || network.call("ADD", "one", "a");
+    for (key, value, code) in [
+        ("cniVersion", json!("0.2.0"), 1),
+        ("cniVersion", Value::Null, 1),
+        ("cniVersion", json!(7), 7),
+        ("bridgee", json!("br0"), 2),
+        ("name", json!("../etc"), 7),
+        ("name", Value::Null, 7),
+        ("bridge", Value::Null, 7),
+        ("bridge", json!("nowhere"), 100),
+        ("zone", json!("nowhere"), 100),
+        ("vlan", json!(4095), 7),
+        ("mtu", json!("large"), 7),
+        ("attach", json!("hub"), 7),
+        ("ipam", json!({"type": "windlass"}), 7),
+        (
+            "ipam",
+            json!({"type": "windlass", "ranges": [], "subnet": 1}),
+            2,
+        ),
+        (
+            "ipam",
+            json!({"type": "windlass", "ranges": [["10.0.0.0/33"]]}),
+            7,
+        ),
+        ("ipam", json!({"type": "../sh"}), 7),
+        ("ipam", json!({"type": "none-such"}), 7),
+        ("socket", json!("/nonexistent"), 11),
+        ("dataDir", json!("/proc/none"), 5),
+    ] {
+        add().with(key, value).refused(code);
+    }
+    let decode = add().run_on(b"{\"name\"");
+    assert_eq!((decode.0, &decode.1["code"]), (1, &json!(6)));
+    assert_eq!(network.left(), (0, 0));
+    assert!(!network.has_interface("a"));
+}
+
+/// The same of what the environment says, and of commands that a version does not have.
+#[test]
+fn bad_environments_are_refused() {
+    let Some(network) = Network::start("bad_environments_are_refused", &["a"]) else {
+        return;
+    };
+    for (verb, container, netns, code) in [
+        ("ADD", "", "a", 4),
+        ("ADD", "../x", "a", 4),
+        ("ADD", "one", "", 4),
+        ("ADD", "one", "nowhere", 3),
+        ("CHECK", "one", "a", 7),
+        ("GC", "", "", 7),
+        ("FROB", "one", "a", 4),
+    ] {
+        network.call(verb, container, netns).refused(code);
+    }
+    for verb in ["GC", "STATUS"] {
+        network
+            .call(verb, "", "")
+            .with("cniVersion", json!("1.0.0"))
+            .refused(1);
+    }
+    let versions = network
+        .call("VERSION", "", "")
+        .with("cniVersion", json!("1.0.0"))
+        .must();
+    assert_eq!(
+        versions["supportedVersions"],
+        json!(["0.3.1", "0.4.0", "1.0.0", "1.1.0"])
+    );
+    network.call("STATUS", "", "").must();
+    network
+        .call("STATUS", "", "")
+        .with("bridge", json!("nowhere"))
+        .refused(50);
+    network
+        .call("STATUS", "", "")
+        .with("socket", json!("/nonexistent"))
+        .refused(50);
+    assert_eq!(network.left(), (0, 0));
+    assert!(!network.has_interface("a"));
+}
+
+/// Without the daemon, DEL succeeds and owes; the next call that reaches the daemon pays. An interface of an earlier boot goes by
+/// itself; GC takes away what it is not told of, and leaves the rest.
+#[test]
+fn what_is_owed_is_paid() {
+    let Some(mut network) = Network::start("what_is_owed_is_paid", &["a", "b"]) else {
+        return;
+    };
+    network.call("ADD", "one", "a").must();
+    network.daemon.kill();
+    network.call("DEL", "one", "a").must();
+    network.call("DEL", "one", "a").must();
+    network.call("ADD", "two", "b").refused(11);
+    network.call("STATUS", "", "").refused(50);
+    assert_eq!(
+        network.ledger()["entries"].as_object().map(|all| all.len()),
+        Some(1)
+    );
+    network.daemon.start_again();
+    network.call("DEL", "other", "").must();
+    assert_eq!(network.left(), (0, 0));
+    network.call("ADD", "one", "a").must();
+    network.call("ADD", "two", "b").must();
+    assert_eq!(network.gc(&["one"]).0, 0);
+    assert_eq!(network.left(), (1, 1));
+    assert!(network.has_interface("a") && !network.has_interface("b"));
+    // As if the machine had been started again.
+    let path = network.lab.directory().join("cni/net.json");
+    let text = std::fs::read_to_string(&path).expect("a ledger");
+    let boot = network.ledger()["boot"]
+        .as_str()
+        .expect("a boot")
+        .to_owned();
+    std::fs::write(&path, text.replace(&boot, "before")).expect("written");
+    network.call("ADD", "two", "b").must();
+    assert_eq!(network.left(), (1, 1));
+    assert!(!network.has_interface("a"));
+    network.call("DEL", "two", "b").must();
+    assert_eq!(network.left(), (0, 0));
+}
+
+/// Another plugin has the addresses: it is asked for each command, also when DEL is repeated and when ADD fails after it.
+#[test]
+fn another_plugin_has_the_addresses() {
+    let Some(mut network) = Network::start("another_plugin_has_the_addresses", &["a"]) else {
+        return;
+    };
+    let log = network.lab.directory().join("log");
+    let script = format!(
+        "#!/bin/sh\ncat >/dev/null\necho $CNI_COMMAND $CNI_CONTAINERID >>{}\n[ $CNI_COMMAND != ADD ] || \
+         echo '{{\"cniVersion\":\"1.0.0\",\"ips\":[{{\"address\":\"10.3.0.4/24\",\"gateway\":\"10.3.0.1\"}}],\
+         \"routes\":[{{\"dst\":\"0.0.0.0/0\"}}],\"dns\":{{\"nameservers\":[\"10.3.0.1\"]}}}}'\n",
+        log.display()
+    );
+    let plugin = network.lab.directory().join("addresses");
+    std::fs::write(&plugin, script).expect("written");
+    std::fs::set_permissions(&plugin, std::fs::Permissions::from_mode(0o755)).expect("set");
+    network.config["ipam"] = json!({"type": "addresses", "anything": 1});
+    let result = network.call("ADD", "one", "a").must();
+    assert_eq!(result["ips"][0]["address"], "10.3.0.4/24");
+    assert_eq!(result["routes"][0]["gw"], "10.3.0.1");
+    assert_eq!(result["dns"]["nameservers"][0], "10.3.0.1");
+    network
+        .call("CHECK", "one", "a")
+        .with("prevResult", result)
+        .must();
+    network.call("ADD", "two", "a").refused(4);
+    network.call("STATUS", "", "").must();
+    network.call("DEL", "one", "a").must();
+    network.call("DEL", "one", "").must();
+    assert_eq!(network.gc(&[]).0, 0);
+    let asked = std::fs::read_to_string(&log).expect("a log");
+    let asked: Vec<&str> = asked.lines().map(str::trim).collect();
+    let wanted = [
+        "ADD one",
+        "CHECK one",
+        "ADD two",
+        "DEL two",
+        "STATUS",
+        "DEL one",
+        "DEL one",
+        "GC",
+    ];
+    assert_eq!(asked, wanted);
+    assert_eq!(network.left(), (0, 0));
+}
+
+/// The system calls with which the plugin changes something or asks somebody.
+const STEPS: [&str; 6] = ["connect", "sendto", "rename", "fdatasync", "fsync", "flock"];
+
+/// Kills the plugin at its n-th call of this kind.
+fn killed_at(step: &str, number: usize) -> Vec<String> {
+    let inject = format!("inject={step}:signal=SIGKILL:when={number}");
+    let words = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", &inject];
+    words.map(str::to_owned).to_vec()
+}
+
+/// A plugin that is killed at any step of ADD or DEL leaves nothing once DEL was called (as runtimes do after both), and nothing that GC
+/// does not find; and an ADD in its place succeeds.
+#[test]
+fn a_killed_plugin_leaves_nothing() {
+    let name = "a_killed_plugin_leaves_nothing";
+    let Some(network) = Network::start(name, &["a"]) else {
+        return;
+    };
+    for (verb, least) in [("ADD", 8), ("DEL", 4)] {
+        let mut kills = 0;
+        for step in STEPS {
+            for number in 1.. {
+                if verb == "DEL" {
+                    network.call("ADD", "one", "a").must();
+                }
+                let mut call = network.call(verb, "one", "a");
+                call.under = killed_at(step, number);
+                let (code, _) = call.run();
+                match kills % 3 {
+                    0 => assert_eq!(network.gc(&[]).0, 0),
+                    1 => drop(network.call("ADD", "one", "a").must()),
+                    _ => {}
+                }
+                network.call("DEL", "one", "a").must();
+                assert_eq!(network.left(), (0, 0), "{verb} at {step} {number}");
+                assert!(!network.has_interface("a"), "{verb} at {step} {number}");
+                if code == 0 {
+                    break;
+                }
+                kills += 1;
+            }
+        }
+        assert!(kills >= least, "{verb}: {kills}");
+    }
+}
+
+/// The same if the daemon is killed while the plugin waits for it.
+#[test]
+fn a_killed_daemon_leaves_nothing() {
+    let Some(mut network) = Network::start("a_killed_daemon_leaves_nothing", &["a"]) else {
+        return;
+    };
+    for round in 0..12u64 {
+        let verb = if round % 2 == 0 { "ADD" } else { "DEL" };
+        if verb == "DEL" {
+            network.call("ADD", "one", "a").must();
+        }
+        let (command, config) = {
+            let call = network.call(verb, "one", "a");
+            (call.command(), call.config.to_string())
+        };
+        let plugin = std::thread::spawn(move || run(command, config.as_bytes()));
+        std::thread::sleep(Duration::from_millis(2 * round));
+        network.daemon.kill();
+        let (code, printed) = plugin.join().expect("it ends");
+        assert!(verb == "ADD" || code == 0, "{printed}");
+        network.daemon.start_again();
+        if round % 4 < 2 {
+            assert_eq!(network.gc(&[]).0, 0);
+        } else {
+            network.call("DEL", "one", "a").must();
+        }
+        assert_eq!(network.left(), (0, 0), "{verb} {round}: {printed}");
+        assert!(!network.has_interface("a"), "{verb} {round}");
+    }
+}
+
+/// Forty containers that come at once all get an interface, each its own address, and lose it again at once.
+#[test]
+fn many_come_at_once() {
+    let Some(network) = Network::start("many_come_at_once", &[]) else {
+        return;
+    };
+    let names: Vec<String> = (0..40).map(|number| format!("n{number}")).collect();
+    for name in &names {
+        network.lab.namespace(name);
+    }
+    let all = |verb: &str| -> Vec<Value> {
+        let network = &network;
+        std::thread::scope(|scope| {
+            let calls = names
+                .iter()
+                .map(|name| scope.spawn(move || network.call(verb, name, name).must()));
+            let calls: Vec<_> = calls.collect();
+            calls
+                .into_iter()
+                .map(|call| call.join().expect("it succeeds"))
+                .collect()
+        })
+    };
+    let results = all("ADD");
+    let addresses: BTreeSet<&str> = (results.iter())
+        .filter_map(|result| result["ips"][0]["address"].as_str())
+        .collect();
+    assert_eq!(addresses.len(), names.len());
+    assert_eq!(network.left(), (names.len(), names.len()));
+    all("DEL");
+    assert_eq!(network.left(), (0, 0));
+}
