@@ -21,8 +21,10 @@ use rustix::io::Errno;
 use crate::vectored::last_errno;
 
 mod map;
+mod tcx;
 
 pub use map::{Link, Map, MapKind};
+pub use tcx::{Side, has_places, put_at};
 
 const BPF_PROG_LOAD: libc::c_int = 5;
 const BPF_PROG_QUERY: libc::c_int = 16;
@@ -114,6 +116,121 @@ impl Instruction {
     pub const fn skip_if_zero(register: u8, count: i16) -> Self {
         // JMP | JEQ | K
         Self::registers(0x15, register, 0, count)
+    }
+
+    /// Skips `count` instructions if `r{register} == value`, sign-extended.
+    #[must_use]
+    pub const fn skip_if_is(register: u8, value: i32, count: i16) -> Self {
+        Self {
+            immediate: value,
+            ..Self::skip_if_zero(register, count)
+        }
+    }
+
+    /// Skips `count` instructions if `r{register} != value`, sign-extended.
+    #[must_use]
+    pub const fn skip_if_is_not(register: u8, value: i32, count: i16) -> Self {
+        // JMP | JNE | K
+        Self {
+            opcode: 0x55,
+            ..Self::skip_if_is(register, value, count)
+        }
+    }
+
+    /// Skips `count` instructions if `r{left} == r{right}`.
+    #[must_use]
+    pub const fn skip_if_equal(left: u8, right: u8, count: i16) -> Self {
+        Self::registers(0x1d, left, right, count)
+    }
+
+    /// Skips `count` instructions if `r{left} != r{right}`.
+    #[must_use]
+    pub const fn skip_if_differ(left: u8, right: u8, count: i16) -> Self {
+        Self::registers(0x5d, left, right, count)
+    }
+
+    /// Skips `count` instructions.
+    #[must_use]
+    pub const fn skip(count: i16) -> Self {
+        Self::registers(0x05, 0, 0, count)
+    }
+
+    /// The same jump with another number of instructions to skip.
+    #[must_use]
+    pub const fn skipping(self, count: i16) -> Self {
+        Self {
+            offset: count,
+            ..self
+        }
+    }
+
+    /// `r{register} = value`, 32 bits, the upper ones zero.
+    #[must_use]
+    pub const fn move_word(register: u8, value: u32) -> Self {
+        // ALU | MOV | K
+        Self {
+            opcode: 0xb4,
+            registers: register & 0xf,
+            offset: 0,
+            immediate: value.cast_signed(),
+        }
+    }
+
+    /// `r{register} &= value`, sign-extended.
+    #[must_use]
+    pub const fn and_immediate(register: u8, value: i32) -> Self {
+        // ALU64 | AND | K
+        Self {
+            opcode: 0x57,
+            ..Self::add_immediate(register, value)
+        }
+    }
+
+    /// `r{register} >>= bits`.
+    #[must_use]
+    pub const fn shift_right(register: u8, bits: i32) -> Self {
+        // ALU64 | RSH | K
+        Self {
+            opcode: 0x77,
+            ..Self::add_immediate(register, bits)
+        }
+    }
+
+    /// `r{to} += r{from}`.
+    #[must_use]
+    pub const fn add_register(to: u8, from: u8) -> Self {
+        Self::registers(0x0f, to, from, 0)
+    }
+
+    /// `r{to} -= r{from}`.
+    #[must_use]
+    pub const fn subtract_register(to: u8, from: u8) -> Self {
+        Self::registers(0x1f, to, from, 0)
+    }
+
+    /// `r{to} = *(u8 *)(r{from} + offset)`.
+    #[must_use]
+    pub const fn load_byte(to: u8, from: u8, offset: i16) -> Self {
+        Self::registers(0x71, to, from, offset)
+    }
+
+    /// `r{to} = *(u64 *)(r{from} + offset)`.
+    #[must_use]
+    pub const fn load_long(to: u8, from: u8, offset: i16) -> Self {
+        Self::registers(0x79, to, from, offset)
+    }
+
+    /// `*(u64 *)(r{to} + offset) = r{from}`.
+    #[must_use]
+    pub const fn store_long(to: u8, offset: i16, from: u8) -> Self {
+        Self::registers(0x7b, to, from, offset)
+    }
+
+    /// `*(u64 *)(r{to} + offset) += r{from}`, whole for every processor.
+    #[must_use]
+    pub const fn add_atomically(to: u8, offset: i16, from: u8) -> Self {
+        // STX | DW | ATOMIC, with BPF_ADD as its immediate
+        Self::registers(0xdb, to, from, offset)
     }
 
     const fn registers(opcode: u8, to: u8, from: u8, offset: i16) -> Self {

@@ -63,6 +63,7 @@ pub mod pcap;
 pub mod priority;
 pub mod process;
 pub mod sealed;
+pub mod shortcut;
 pub mod signals;
 pub mod sockmap;
 mod sockopt;

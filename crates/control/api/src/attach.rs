@@ -110,7 +110,35 @@ impl Default for Tap {
 impl Tap {
     /// The interface's name for a VNIC of this name; `None` if the VNIC's name cannot name one.
     pub fn ifname(&self, vnic: &Name) -> Option<Ifname> {
-        self.name.clone().or_else(|| vnic.as_str().parse().ok())
+        ifname(self.name.as_ref(), vnic)
+    }
+}
+
+/// A veth interface of a network namespace, with a shortcut in the kernel to others of the same bridge. It outlives the daemon, and goes
+/// with its namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Veth {
+    /// Name of the interface; without it the VNIC's own name, which must then fit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<Ifname>,
+    /// Network namespace in which the interface lies: not the daemon's.
+    pub netns: Netns,
+    /// Addresses that the interface is given when it is made.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub address: Vec<IfAddr>,
+}
+
+/// The name of a VNIC's interface: `name` if one is given, else that of the VNIC; `None` if the VNIC's name cannot name one.
+fn ifname(name: Option<&Ifname>, vnic: &Name) -> Option<Ifname> {
+    name.cloned().or_else(|| vnic.as_str().parse().ok())
+}
+
+impl Veth {
+    /// The interface's name for a VNIC of this name; `None` if the VNIC's name cannot name one.
+    pub fn ifname(&self, vnic: &Name) -> Option<Ifname> {
+        ifname(self.name.as_ref(), vnic)
     }
 }
 
@@ -216,6 +244,8 @@ pub struct Unattached {}
 pub enum Attachment {
     /// A TAP interface.
     Tap(Tap),
+    /// A veth interface.
+    Veth(Veth),
     /// A memif peer.
     Memif(Memif),
     /// A virtual machine.
@@ -236,8 +266,15 @@ impl Default for Attachment {
 
 impl Attachment {
     /// The kinds, as they are written.
-    pub const KINDS: &'static [&'static str] =
-        &["tap", "memif", "vhost-user", "packet", "xdp", "none"];
+    pub const KINDS: &'static [&'static str] = &[
+        "tap",
+        "veth",
+        "memif",
+        "vhost-user",
+        "packet",
+        "xdp",
+        "none",
+    ];
 
     /// The kinds that are for uplinks.
     pub const UPLINK_KINDS: &'static [&'static str] = &["packet", "xdp"];
@@ -246,6 +283,7 @@ impl Attachment {
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Tap(_) => "tap",
+            Self::Veth(_) => "veth",
             Self::Memif(_) => "memif",
             Self::VhostUser(_) => "vhost-user",
             Self::Packet(_) => "packet",
@@ -261,7 +299,7 @@ impl Attachment {
             Self::Memif(memif) => memif.rings,
             Self::VhostUser(vhost) => vhost.queues,
             Self::Packet(packet) => packet.queues,
-            Self::Xdp(_) => 1,
+            Self::Veth(_) | Self::Xdp(_) => 1,
             Self::None(_) => 0,
         }
     }
@@ -271,7 +309,16 @@ impl Attachment {
         match self {
             Self::Memif(memif) => Some((&memif.socket, memif.role)),
             Self::VhostUser(vhost) => Some((&vhost.socket, vhost.role)),
-            Self::Tap(_) | Self::Packet(_) | Self::Xdp(_) | Self::None(_) => None,
+            Self::Tap(_) | Self::Veth(_) | Self::Packet(_) | Self::Xdp(_) | Self::None(_) => None,
+        }
+    }
+
+    /// The namespace of the kernel interface of it, if it has one: `Some(None)` is the daemon's.
+    pub fn netns(&self) -> Option<Option<&Netns>> {
+        match self {
+            Self::Tap(tap) => Some(tap.netns.as_ref()),
+            Self::Veth(veth) => Some(Some(&veth.netns)),
+            _ => None,
         }
     }
 
@@ -313,6 +360,12 @@ impl Attachment {
                     _ => Ok(()),
                 }
             }
+            Self::Veth(veth) => range(
+                "address",
+                veth.address.len() as u64,
+                0,
+                ADDRESSES_MAX as u64,
+            ),
             Self::Memif(memif) => {
                 queues("rings", memif.rings)?;
                 let (low, high) = RING_SIZE_LOG2;
@@ -357,7 +410,7 @@ impl Attachment {
 pub enum AttachError {
     /// The kind is not one of [`Attachment::KINDS`].
     #[error(
-        "there is no attachment \"{0}\" (there are: tap, memif, vhost-user, packet, xdp, none)"
+        "there is no attachment \"{0}\" (there are: tap, veth, memif, vhost-user, packet, xdp, none)"
     )]
     Kind(String),
     /// The kind has no such key.
@@ -446,6 +499,17 @@ impl Parts {
             return Err(AttachError::Twice(key.into()));
         }
         Ok(found.pop())
+    }
+
+    fn addresses(&mut self) -> Result<Vec<IfAddr>, AttachError> {
+        let texts = self.all("address");
+        let parsed = texts.iter().map(|text| text.parse());
+        parsed
+            .collect::<Result<_, _>>()
+            .map_err(|error| AttachError::Name {
+                key: "address".into(),
+                error,
+            })
     }
 
     fn flag(&mut self, key: &'static str) -> Result<bool, AttachError> {
@@ -542,6 +606,7 @@ fn split(text: &str) -> Vec<String> {
 pub fn known_keys(kind: &str) -> Option<(&'static str, &'static str)> {
     Some(match kind {
         "tap" => ("tap", "name, netns, address, queues, host-mac"),
+        "veth" => ("veth", "name, netns, address"),
         "memif" => (
             "memif",
             "socket, id, role, secret, rings, ring-size-log2, buffer-size",
@@ -572,17 +637,16 @@ impl FromStr for Attachment {
             "tap" => Self::Tap(Tap {
                 name: parts.name("name")?,
                 netns: parts.name("netns")?,
-                address: parts
-                    .all("address")
-                    .iter()
-                    .map(|text| text.parse())
-                    .collect::<Result<_, _>>()
-                    .map_err(|error| AttachError::Name {
-                        key: "address".into(),
-                        error,
-                    })?,
+                address: parts.addresses()?,
                 queues: parts.number("queues", one())?,
                 host_mac: parts.name("host-mac")?,
+            }),
+            "veth" => Self::Veth(Veth {
+                name: parts.name("name")?,
+                netns: parts
+                    .name("netns")?
+                    .ok_or(AttachError::Missing { kind, key: "netns" })?,
+                address: parts.addresses()?,
             }),
             "memif" => Self::Memif(Memif {
                 socket: parts.socket()?,
@@ -659,6 +723,12 @@ impl fmt::Display for Attachment {
                 tap.host_mac
                     .map_or(Ok(()), |mac| write!(f, ",host-mac={mac}"))
             }
+            Self::Veth(veth) => {
+                pair(f, "name", veth.name.as_ref().map(Ifname::as_str))?;
+                pair(f, "netns", Some(veth.netns.as_str()))?;
+                let mut addresses = veth.address.iter();
+                addresses.try_for_each(|address| write!(f, ",address={address}"))
+            }
             Self::Memif(memif) => {
                 pair(f, "socket", Some(memif.socket.as_str()))?;
                 write!(f, ",id={},role={}", memif.id, memif.role.as_str())?;
@@ -723,6 +793,9 @@ mod tests {
         for bad in [
             "",
             "veth",
+            "veth,netns=a,queues=2",
+            "veth,netns=a,host-mac=02:00:00:00:00:01",
+            "wire",
             "tap,x=1",
             "tap,queues",
             "tap,queues=0",
@@ -767,31 +840,44 @@ mod tests {
         );
     }
 
-    fn any_attachment() -> impl Strategy<Value = Attachment> {
-        let path = "/?[a-z,\\\\= ]{1,8}(/[a-zA-Z0-9._,\\\\]{2,8}[a-z])?"
-            .prop_filter_map("path", |text| text.parse::<SocketPath>().ok());
-        let role = prop_oneof![Just(Role::Server), Just(Role::Client)];
-        let tap = (
+    /// Interfaces of namespaces.
+    fn any_interface() -> impl Strategy<Value = Attachment> {
+        (
             proptest::option::of("[a-z,\\\\=]{1,15}".prop_filter_map("ifname", |t| t.parse().ok())),
             proptest::option::of("[a-z,\\\\=]{1,15}".prop_filter_map("netns", |t| t.parse().ok())),
             proptest::collection::vec((1u32..0xdfff_ffff, 0u8..=32), 0..4),
             1u16..=64,
             proptest::option::of(any::<[u8; 6]>()),
         )
-            .prop_map(|(name, netns, address, queues, mac)| {
-                let address = address
-                    .into_iter()
-                    .map(|(ip, bits)| format!("{}/{bits}", std::net::Ipv4Addr::from(ip)))
-                    .map(|text| text.parse().expect("unicast"))
-                    .collect();
-                Attachment::Tap(Tap {
-                    name,
-                    netns,
-                    address,
-                    queues,
-                    host_mac: mac.map(MacAddr::local),
-                })
-            });
+            .prop_map(
+                |(name, netns, address, queues, mac): (Option<Ifname>, Option<Netns>, _, _, _)| {
+                    let address = address
+                        .into_iter()
+                        .map(|(ip, bits)| format!("{}/{bits}", std::net::Ipv4Addr::from(ip)))
+                        .map(|text| text.parse().expect("unicast"))
+                        .collect();
+                    if let (None, Some(netns)) = (mac, netns.clone()) {
+                        return Attachment::Veth(Veth {
+                            name,
+                            netns,
+                            address,
+                        });
+                    }
+                    Attachment::Tap(Tap {
+                        name,
+                        netns,
+                        address,
+                        queues,
+                        host_mac: mac.map(MacAddr::local),
+                    })
+                },
+            )
+    }
+
+    fn any_attachment() -> impl Strategy<Value = Attachment> {
+        let path = "/?[a-z,\\\\= ]{1,8}(/[a-zA-Z0-9._,\\\\]{2,8}[a-z])?"
+            .prop_filter_map("path", |text| text.parse::<SocketPath>().ok());
+        let role = prop_oneof![Just(Role::Server), Just(Role::Client)];
         let memif = (
             (path.clone(), any::<u32>(), role.clone()),
             proptest::option::of("[ -~]{1,24}"),
@@ -829,7 +915,14 @@ mod tests {
                 busy_poll_us,
             })
         });
-        prop_oneof![tap, memif, vhost, packet, xdp, Just(Attachment::default())]
+        prop_oneof![
+            any_interface(),
+            memif,
+            vhost,
+            packet,
+            xdp,
+            Just(Attachment::default())
+        ]
     }
 
     proptest! {
@@ -845,7 +938,7 @@ mod tests {
 
         /// No text makes the parser panic.
         #[test]
-        fn any_text_is_survived(text in "(tap|memif|none|vhost-user)?[,=\\\\a-z0-9./:-]{0,60}") {
+        fn any_text_is_survived(text in "(tap|veth|memif|none|vhost-user)?[,=\\\\a-z0-9./:-]{0,60}") {
             let _ = text.parse::<Attachment>();
         }
     }

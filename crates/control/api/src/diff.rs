@@ -253,6 +253,7 @@ fn same_peer(old: &Attachment, new: &Attachment) -> bool {
         (Attachment::Tap(a), Attachment::Tap(b)) => {
             (&a.name, &a.netns, a.queues) == (&b.name, &b.netns, b.queues)
         }
+        (Attachment::Veth(a), Attachment::Veth(b)) => (&a.name, &a.netns) == (&b.name, &b.netns),
         _ => old == new,
     }
 }

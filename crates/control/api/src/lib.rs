@@ -96,7 +96,7 @@ pub mod vlan;
 pub mod vnd;
 
 pub use attach::{
-    AttachError, Attachment, BUSY_POLL_US_MAX, Memif, Packet, Role, Tap, Unattached, Xdp,
+    AttachError, Attachment, BUSY_POLL_US_MAX, Memif, Packet, Role, Tap, Unattached, Veth, Xdp,
     known_keys,
 };
 pub use capture::{

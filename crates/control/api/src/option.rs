@@ -501,7 +501,7 @@ pub const DAEMON_OPTIONS: &[OptionSpec] = &[
         "descriptors",
         "8192",
         (16, 1_048_576),
-        "Descriptors that VNICs of one owner may come to need: a TAP 5 and 1 a queue, a memif 10 and 2 a ring, a vnd device 12, \
+        "Descriptors that one owner's VNICs may need: a TAP 5 and 1 a queue, a veth 10, a memif 10 and 2 a ring, a vnd device 12, \
          a virtual machine 6 and 6 a queue. Operators may make more.",
     ),
     row(

@@ -318,8 +318,29 @@ fn check_overlays(document: &Document, index: &Index<'_>, defects: &mut Defects)
     });
 }
 
+/// Interfaces of VNICs, by namespace and name.
+type Interfaces<'a> = HashMap<(Option<&'a Netns>, Ifname), &'a Name>;
+
+/// Enters the kernel interface of a VNIC.
+fn check_interface<'a>(
+    vnic: &'a Vnic,
+    (netns, ifname): (Option<&'a Netns>, Option<Ifname>),
+    interfaces: &mut Interfaces<'a>,
+    defects: &mut Defects,
+) {
+    let path = format!("vnics.{}.attach.name", vnic.name);
+    let Some(ifname) = ifname else {
+        let message = format!("\"{}\" cannot name an interface: give one", vnic.name);
+        return defects.add(path, message);
+    };
+    if let Some(other) = interfaces.insert((netns, ifname), &vnic.name) {
+        let message = format!("VNIC \"{other}\" has this interface already");
+        defects.add(path, message);
+    }
+}
+
 fn check_vnics(index: &Index<'_>, defects: &mut Defects) {
-    let mut taps: HashMap<(Option<&Netns>, Ifname), &Name> = HashMap::new();
+    let mut taps = Interfaces::new();
     for &vnic in &index.vnics {
         check_member(Member::Vnic(vnic), index, defects);
         let path = format!("vnics.{}", vnic.name);
@@ -340,18 +361,14 @@ fn check_vnics(index: &Index<'_>, defects: &mut Defects) {
                 let message = format!("\"{}\" is for uplinks", vnic.attach.kind());
                 defects.add(format!("{path}.attach"), message);
             }
-            Attachment::Tap(tap) => match tap.ifname(&vnic.name) {
-                None => {
-                    let message = format!("\"{}\" cannot name an interface: give one", vnic.name);
-                    defects.add(format!("{path}.attach.name"), message);
-                }
-                Some(ifname) => {
-                    if let Some(other) = taps.insert((tap.netns.as_ref(), ifname), &vnic.name) {
-                        let message = format!("VNIC \"{other}\" has this interface already");
-                        defects.add(format!("{path}.attach.name"), message);
-                    }
-                }
-            },
+            Attachment::Tap(tap) => {
+                let place = (tap.netns.as_ref(), tap.ifname(&vnic.name));
+                check_interface(vnic, place, &mut taps, defects);
+            }
+            Attachment::Veth(veth) => {
+                let place = (Some(&veth.netns), veth.ifname(&vnic.name));
+                check_interface(vnic, place, &mut taps, defects);
+            }
             Attachment::Memif(_) | Attachment::VhostUser(_) | Attachment::None(_) => {}
         }
     }

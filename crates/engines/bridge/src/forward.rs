@@ -260,6 +260,23 @@ impl Bridge {
         way.map_or(Verdict::drop(Drop::LocalFull), Verdict::flood)
     }
 
+    /// Whether the bridge simply passes on what a member sends from its own address, and what is for that: untagged unicast frames of a
+    /// length that the receiver takes. Two members with the same answer, a VLAN (0 where the bridge does not filter), get each
+    /// other's, and nobody else has to see them.
+    pub fn plain_vlan(&self, id: u16, now: Tick) -> Option<u16> {
+        let member = self.member(id)?;
+        let is_plain = !member.is_learning()
+            && member.owns(member.mac)
+            && !(member.private || member.span || member.locked || member.standby);
+        if !is_plain || !self.spans.is_empty() {
+            return None;
+        }
+        let vid = if self.filtering { member.pvid? } else { 0 };
+        let key = Key::new(vid, member.mac);
+        let reader = self.fdb.reader(self.fdb.at(now));
+        (reader.member(reader.place(key), key) == u32::from(id)).then_some(vid)
+    }
+
     /// A member as the source of flooded frames.
     pub fn flood_from(&self, id: u16) -> FloodFrom {
         let member = self.member(id);

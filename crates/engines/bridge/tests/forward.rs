@@ -852,6 +852,45 @@ proptest! {
         }
     }
 
+    /// Members that are plain on the same VLAN get each other's untagged unicast frames from and to their own addresses, whole and
+    /// without a tag, and nothing is to be learned of them; and a bridge of plain VNICs has some.
+    #[test]
+    fn plain_members_get_each_others_frames(
+        filtering in any::<bool>(),
+        members in (member(0), member(1), member(2), member(3)),
+        stops in 0u16..6,
+        away in 0u16..6,
+    ) {
+        let mut members = vec![members.0, members.1, members.2, members.3];
+        for m in members.iter_mut().filter(|m| m.id.0 == stops) {
+            m.state = PortState::Learning;
+        }
+        let mut f = Fixture::new(filtering, members.clone());
+        for m in &members {
+            let vids: Vec<u16> = if filtering { (1..4).collect() } else { vec![0] };
+            for vid in vids {
+                // The address of one of them is behind another one.
+                let at = if m.id.0 == away { (m.id.0 + 1) % 4 } else { m.id.0 };
+                let key = Key::from_octets(vid, own(m.id.0));
+                f.writer.add_fixed(key, at, EntryFlags::LOCAL, f.now).expect("room");
+            }
+        }
+        for from in 0..4 {
+            for to in (0..4).filter(|to| *to != from) {
+                let [a, b] = [from, to].map(|id| f.bridge.plain_vlan(id, f.now));
+                if a.is_none() || a != b {
+                    continue;
+                }
+                let bytes = frame(own(to), own(from), &[], 100);
+                let verdict = f.send(from, &bytes);
+                prop_assert_eq!(verdict, Verdict::to(TxId(to), false));
+                prop_assert!(f.sightings.posts().is_empty());
+            }
+        }
+        let plain = Fixture::new(false, vec![conf(0)]).bridge.plain_vlan(0, NOW);
+        prop_assert_eq!(plain, None, "not in the table");
+    }
+
     /// The same for bursts of plain frames: all from the member's own address, untagged, unicast, and a few that are not.
     #[test]
     fn a_plain_burst_is_its_frames(

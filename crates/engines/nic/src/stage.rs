@@ -32,6 +32,11 @@ use crate::learn::Learner;
 pub trait IngressStage: Send + Sync {
     /// Decides about the frames that still pass.
     fn leave(&self, frames: &mut Leaving<'_>);
+
+    /// Whether it passes all untagged IPv4, IPv6 and ARP frames from the member's own address, and only passes them.
+    fn passes_plain(&self) -> bool {
+        false
+    }
 }
 
 /// Decides about frames on their way to one member.
@@ -221,6 +226,10 @@ pub fn protect(
 pub struct MacNospoof(pub Arc<[u64]>);
 
 impl IngressStage for MacNospoof {
+    fn passes_plain(&self) -> bool {
+        true
+    }
+
     fn leave(&self, frames: &mut Leaving<'_>) {
         for i in 0..frames.len() {
             let heads = frames.heads();
@@ -250,6 +259,10 @@ const TAG: u16 = 0x0081;
 pub struct Restricted;
 
 impl IngressStage for Restricted {
+    fn passes_plain(&self) -> bool {
+        true
+    }
+
     fn leave(&self, frames: &mut Leaving<'_>) {
         for i in 0..frames.len() {
             let heads = frames.heads();

@@ -29,6 +29,7 @@ use std::time::Instant;
 use windlass_nic::rings::Wish;
 use windlass_shm::Quota;
 use windlass_sys::netns::NetnsId;
+use windlass_sys::shortcut::Passed;
 
 use crate::port::{RxPort, TxPort};
 
@@ -199,6 +200,11 @@ pub trait Endpoint: Send {
     /// endpoint was made. Outside the conservation of frames.
     fn kernel_drops(&mut self) -> u64 {
         0
+    }
+
+    /// What passed between the member and others without any worker, since the endpoint was made.
+    fn passed(&self) -> Passed {
+        Passed::default()
     }
 
     /// What it bears on the host, if it can go on in another daemon.

@@ -14,6 +14,7 @@
 //! | module | peer |
 //! | --- | --- |
 //! | [`tap`] | an interface of the host or of a namespace |
+//! | [`veth`] | an interface of a namespace, with a shortcut in the kernel to others of its kind |
 //! | [`packet`] | an existing interface of the host: the uplink |
 //! | [`xdp`] | the same interface by AF_XDP: a mode of the uplink |
 //! | [`memif`] | another process with memif rings (DPDK, VPP) |
@@ -31,6 +32,7 @@ mod peer_fds;
 pub mod port;
 pub mod soft;
 pub mod tap;
+pub mod veth;
 pub mod vhost_user;
 pub mod vxlan;
 pub mod xdp;

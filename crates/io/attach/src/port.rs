@@ -23,10 +23,12 @@
 //! take are dropped by the port and counted in [`Sent::drops`].
 
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use windlass_frame::{BURST, Heads, Pick};
 use windlass_shm::{Section, Tails};
 use windlass_stats::Drop;
+use windlass_sys::shortcut::Place;
 
 /// How much one visit may take.
 #[derive(Clone, Copy, Debug)]
@@ -327,6 +329,20 @@ pub trait TxPort: Send + Sync {
     /// Notifies the receiver of what was published on this lane's rings. Must not block for longer than the watchdog
     /// allows.
     fn kick(&self, lane: Lane);
+
+    /// The receiver's way past the workers, if it has one: constant during one connection.
+    fn bypass(&self) -> Option<Arc<dyn Bypass>> {
+        None
+    }
+}
+
+/// A way from member to member that passes the workers by.
+pub trait Bypass: Send + Sync {
+    /// Lets its member and others with a place of the same number exchange plain frames; without a place, none.
+    fn open(&self, place: Option<Place>);
+
+    /// Returns when no frame is on its way by what was open before.
+    fn settle(&self);
 }
 
 #[cfg(test)]

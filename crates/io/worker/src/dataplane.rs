@@ -26,6 +26,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{self as std_mpsc, TryRecvError};
 use std::time::Duration;
 
+mod bypass;
 mod captures;
 mod draft;
 mod drain;
@@ -44,6 +45,7 @@ mod tables;
 #[cfg(test)]
 mod tests;
 
+use bypass::Bypasses;
 pub use draft::{BridgeTuning, FirewallTuning, MemberTuning};
 use draft::{DraftBridge, DraftMember, Guarding};
 use drain::Drain;
@@ -121,6 +123,8 @@ pub struct DataPlane {
     refilled: Vec<u16>,
     overlays: Overlays,
     placement: Arc<Placement>,
+    /// Ways past the workers that are open.
+    bypasses: Bypasses,
 }
 
 impl DataPlane {

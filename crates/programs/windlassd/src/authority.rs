@@ -29,8 +29,8 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use windlass_api::{
-    Attachment, Change, Detail, Document, ErrorBody, ErrorCode, Flow, Name, Object, PeerView,
-    Scope, Vnd, VndErrno, VndError, Vnic, Zone, property,
+    Change, Detail, Document, ErrorBody, ErrorCode, Flow, Name, Object, PeerView, Scope, Vnd,
+    VndErrno, VndError, Vnic, Zone, property,
 };
 use windlass_sys::identity::{Rights, user_namespace};
 use windlass_sys::process;
@@ -324,8 +324,8 @@ impl Peer {
                 return refuse(&format!("properties.{name}"), message);
             }
         }
-        if let Attachment::Tap(tap) = &vnic.attach
-            && (tap.netns.is_none() || tap.netns != zone.netns)
+        if let Some(netns) = vnic.attach.netns()
+            && (netns.is_none() || netns != zone.netns.as_ref())
         {
             let message = match &zone.netns {
                 Some(netns) => format!("the namespace of zone \"{}\" is \"{netns}\"", zone.name),

@@ -164,6 +164,8 @@ fn descriptors(attach: &Attachment) -> u32 {
         Attachment::None(_) => (0, 0),
         // What it waits for, netlink twice, the namespace and its process; the queue.
         Attachment::Tap(_) | Attachment::Packet(_) | Attachment::Xdp(_) => (5, 1),
+        // The same twice, but for the namespace; the TAP's queue.
+        Attachment::Veth(_) => (9, 1),
         Attachment::Memif(_) => (MEMIF_DESCRIPTORS, MEMIF_RING_DESCRIPTORS),
         // Listener, connection, requests, log; kick, call and error in each direction.
         Attachment::VhostUser(_) => (6, 6),

@@ -7,6 +7,7 @@ use rustix::io::Errno;
 use super::{Program, bpf};
 
 const BPF_MAP_CREATE: libc::c_int = 0;
+const BPF_MAP_LOOKUP_ELEM: libc::c_int = 1;
 const BPF_MAP_UPDATE_ELEM: libc::c_int = 2;
 const BPF_MAP_DELETE_ELEM: libc::c_int = 3;
 const BPF_LINK_CREATE: libc::c_int = 28;
@@ -21,19 +22,30 @@ const IN_DRIVER: u32 = 1 << 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum MapKind {
-    /// Values of 4 bytes by keys of 8.
+    /// Values by keys.
     Hash = 1,
+    /// Values by number.
+    Array = 2,
+    /// Values by number, one for each processor.
+    PerProcessor = 6,
+    /// Values by keys; a full one drops what was used least of late.
+    RecentHash = 9,
     /// Connected sockets by number ([`crate::sockmap`]).
     Sockets = 15,
     /// AF_XDP sockets by number.
     XdpSockets = 17,
 }
 
-/// A map of the kernel's, with values of 4 bytes.
+/// Processors of a machine at most (`NR_CPUS` of any Linux): a read of a [`MapKind::PerProcessor`] gives a value for each that there may be.
+const PROCESSORS_MAX: usize = 8192;
+
+/// A map of the kernel's.
 #[derive(Debug)]
 pub struct Map {
     fd: OwnedFd,
     kind: MapKind,
+    key_bytes: usize,
+    value_bytes: usize,
 }
 
 #[repr(C)]
@@ -57,24 +69,45 @@ struct ElementAttributes {
 }
 
 impl Map {
-    /// A map with room for so many entries.
+    /// A map with room for so many entries: of a hash with keys of 8 bytes, else with numbers; with values of 4 bytes.
     ///
     /// # Errors
     /// `EPERM` without `CAP_BPF`; `EINVAL` from a kernel without such maps.
     pub fn create(kind: MapKind, entries: u32) -> Result<Map, Errno> {
-        let is_hash = kind == MapKind::Hash;
+        let key_bytes = if kind == MapKind::Hash { 8 } else { 4 };
+        Map::sized(kind, (key_bytes, 4), entries)
+    }
+
+    /// A map with room for so many entries, whose keys and values have so many bytes.
+    ///
+    /// # Errors
+    /// As [`Map::create`].
+    pub fn sized(
+        kind: MapKind,
+        (key_bytes, value_bytes): (u32, u32),
+        entries: u32,
+    ) -> Result<Map, Errno> {
         let mut attributes = MapAttributes {
             kind: kind as u32,
-            key_bytes: if is_hash { 8 } else { 4 },
-            value_bytes: 4,
+            key_bytes,
+            value_bytes,
             entries,
-            flags: if is_hash { NO_PREALLOC } else { 0 },
+            flags: if kind == MapKind::Hash {
+                NO_PREALLOC
+            } else {
+                0
+            },
         };
         // SAFETY: these are the attributes of a map; there are no addresses in them.
         let fd = unsafe { bpf(BPF_MAP_CREATE, &mut attributes) }?;
         // SAFETY: bpf(2) just returned this descriptor, which nobody else knows.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        Ok(Map { fd, kind })
+        Ok(Map {
+            fd,
+            kind,
+            key_bytes: key_bytes as usize,
+            value_bytes: value_bytes as usize,
+        })
     }
 
     /// Puts a socket into a map of sockets, in the place of what was there.
@@ -82,7 +115,7 @@ impl Map {
     /// # Errors
     /// `EBADF` and `EOPNOTSUPP` for what is no socket of its kind, `E2BIG` beyond the last entry.
     pub fn put_socket(&self, key: u32, socket: BorrowedFd<'_>) -> Result<(), Errno> {
-        self.put(key.into(), socket.as_raw_fd().cast_unsigned())
+        self.put(&key.to_ne_bytes(), &socket.as_raw_fd().to_ne_bytes())
     }
 
     /// Enters a key of a hash.
@@ -90,7 +123,7 @@ impl Map {
     /// # Errors
     /// `E2BIG` if the map is full.
     pub fn insert(&self, key: u64) -> Result<(), Errno> {
-        self.put(key, 1)
+        self.put(&key.to_ne_bytes(), &1_u32.to_ne_bytes())
     }
 
     /// Takes a key out of a hash. It need not be there.
@@ -98,29 +131,70 @@ impl Map {
     /// # Errors
     /// The kernel's answer.
     pub fn remove(&self, key: u64) -> Result<(), Errno> {
-        let mut attributes = self.element(&key, 0);
-        // SAFETY: the key is 8 bytes long, at least as long as the map's, and outlives the call.
+        self.take(&key.to_ne_bytes())
+    }
+
+    /// Gives a key a value, in the place of the one that it had.
+    ///
+    /// # Errors
+    /// `E2BIG` if the map is full, `EINVAL` for lengths that are not the map's.
+    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Errno> {
+        if self.kind == MapKind::PerProcessor || value.len() != self.value_bytes {
+            return Err(Errno::INVAL);
+        }
+        let value = value.as_ptr().expose_provenance() as u64;
+        let mut attributes = self.element(key, value)?;
+        // SAFETY: key and value have the map's lengths, and outlive the call.
+        unsafe { bpf(BPF_MAP_UPDATE_ELEM, &mut attributes) }.map(drop)
+    }
+
+    /// Takes a key and its value out. It need not be there.
+    ///
+    /// # Errors
+    /// `EINVAL` for a length that is not the map's.
+    pub fn take(&self, key: &[u8]) -> Result<(), Errno> {
+        let mut attributes = self.element(key, 0)?;
+        // SAFETY: the key has the map's length, and outlives the call.
         match unsafe { bpf(BPF_MAP_DELETE_ELEM, &mut attributes) } {
             Ok(_) | Err(Errno::NOENT) => Ok(()),
             Err(errno) => Err(errno),
         }
     }
 
-    fn put(&self, key: u64, value: u32) -> Result<(), Errno> {
-        let mut attributes = self.element(&key, (&raw const value).expose_provenance() as u64);
-        // SAFETY: key and value are at least as long as the map says, and outlive the call. A key of 4 bytes is the first 4
-        // of a little-endian number of 8.
-        unsafe { bpf(BPF_MAP_UPDATE_ELEM, &mut attributes) }.map(drop)
+    /// The words of a [`MapKind::PerProcessor`] value, added up over all processors.
+    ///
+    /// # Errors
+    /// `EINVAL` for a map of another kind or with values of another length.
+    pub fn sum<const WORDS: usize>(&self, key: u32) -> Result<[u64; WORDS], Errno> {
+        if self.kind != MapKind::PerProcessor || self.value_bytes != size_of::<[u64; WORDS]>() {
+            return Err(Errno::INVAL);
+        }
+        let mut values = vec![[0_u64; WORDS]; PROCESSORS_MAX];
+        let place = values.as_mut_ptr().expose_provenance() as u64;
+        let key = key.to_ne_bytes();
+        let mut attributes = self.element(&key, place)?;
+        // SAFETY: the key has the map's length; there is room for a value of each processor that a kernel can have. Both outlive the call.
+        unsafe { bpf(BPF_MAP_LOOKUP_ELEM, &mut attributes) }?;
+        let mut sums = [0; WORDS];
+        for value in &values {
+            for (sum, word) in sums.iter_mut().zip(value) {
+                *sum = u64::wrapping_add(*sum, *word);
+            }
+        }
+        Ok(sums)
     }
 
-    fn element(&self, key: &u64, value: u64) -> ElementAttributes {
-        ElementAttributes {
+    fn element(&self, key: &[u8], value: u64) -> Result<ElementAttributes, Errno> {
+        if key.len() != self.key_bytes {
+            return Err(Errno::INVAL);
+        }
+        Ok(ElementAttributes {
             map: self.fd.as_raw_fd().cast_unsigned(),
             padding: 0,
-            key: std::ptr::from_ref(key).expose_provenance() as u64,
+            key: key.as_ptr().expose_provenance() as u64,
             value,
             flags: 0,
-        }
+        })
     }
 
     /// What it holds.

@@ -14,7 +14,7 @@ type Addresses = [(IpAddr, u8)];
 ///
 /// # Errors
 /// What the kernel refused; some of the changes may have been made.
-pub(super) fn change(
+pub(crate) fn change(
     netlink: &mut Netlink,
     namespace: &NetnsRef,
     index: u32,

@@ -22,7 +22,7 @@ use windlass_sys::tap::{Tap, TapError, TapOffloads, TapOptions, TapQueue};
 
 use super::{TapRx, TapTx, address};
 use crate::endpoint::{Endpoint, Event, Handed, InterfaceConf, Rings, Status};
-use crate::port::{RxPort, TxCaps};
+use crate::port::{Bypass, RxPort, TxCaps};
 
 /// Time between two looks at what is waited for.
 const RETRY: Duration = Duration::from_millis(250);
@@ -85,6 +85,10 @@ struct Open {
 /// The control half of a TAP.
 pub struct TapEndpoint {
     conf: TapConf,
+    /// The way past it, if it is a part of a veth: such a TAP ends with its queues, and is set up by the veth.
+    bypass: Option<Arc<dyn Bypass>>,
+    /// Why there is no veth in its place, if one was asked for.
+    no_veth: Option<String>,
     epoll: Epoll,
     /// The addresses that the interface was given, which a configuration that changes while it is away leaves behind.
     given: Vec<(std::net::IpAddr, u8)>,
@@ -113,9 +117,34 @@ impl TapEndpoint {
     /// # Errors
     /// The kernel's answer, if it gives no epoll set.
     pub fn new(conf: TapConf) -> Result<TapEndpoint, Errno> {
+        TapEndpoint::of_veth(conf, None)
+    }
+
+    /// The same where a veth was asked for that cannot be had, and why not.
+    ///
+    /// # Errors
+    /// As [`TapEndpoint::new`].
+    pub fn in_place_of_veth(conf: TapConf, why: String) -> Result<TapEndpoint, Errno> {
+        let endpoint = TapEndpoint::new(conf)?;
+        Ok(TapEndpoint {
+            no_veth: Some(why),
+            ..endpoint
+        })
+    }
+
+    /// The same for the TAP of a veth, with the way past it.
+    ///
+    /// # Errors
+    /// As [`TapEndpoint::new`].
+    pub(crate) fn of_veth(
+        conf: TapConf,
+        bypass: Option<Arc<dyn Bypass>>,
+    ) -> Result<TapEndpoint, Errno> {
         Ok(TapEndpoint {
             given: conf.interface.addresses.clone(),
             conf,
+            bypass,
+            no_veth: None,
             epoll: Epoll::create()?,
             open: None,
             process: None,
@@ -130,6 +159,11 @@ impl TapEndpoint {
             connects: 0,
             drops_before: 0,
         })
+    }
+
+    /// The index of the interface, while it is open.
+    pub(crate) fn index(&self) -> Option<u32> {
+        self.open.as_ref().map(|open| open.index)
     }
 
     fn open_namespace(&self) -> Result<NetnsRef, OpenError> {
@@ -147,8 +181,9 @@ impl TapEndpoint {
         self.process = namespace.process().cloned();
         let (conf, given, foreign) = (&self.conf, &self.given, self.foreign);
         let handed = std::mem::take(&mut self.handed);
+        let persists = self.bypass.is_none();
         let outcome = netns::within(&namespace, || {
-            set_up(conf, given, foreign, handed, &namespace)
+            set_up(conf, given, foreign, handed, &namespace, persists)
         })?;
         self.foreign = match &outcome {
             Err(OpenError::Foreign(_, index)) => Some(*index),
@@ -163,7 +198,7 @@ impl TapEndpoint {
             .map(|q| Box::new(TapRx::new(q.clone())) as Box<dyn RxPort>);
         let rings = Rings {
             rx: rx.collect(),
-            tx: Arc::new(TapTx::new(open.queues.clone(), caps)),
+            tx: Arc::new(TapTx::new(open.queues.clone(), caps, self.bypass.clone())),
         };
         self.open = Some(open);
         Ok(rings)
@@ -267,6 +302,7 @@ fn set_up(
     foreign: Option<u32>,
     handed: Vec<OwnedFd>,
     namespace: &NetnsRef,
+    persists: bool,
 ) -> Result<(Open, TxCaps), OpenError> {
     let monitor = LinkMonitor::open()?;
     let mut netlink = Netlink::open()?;
@@ -309,8 +345,10 @@ fn set_up(
     } else {
         netlink.set_link_alias(index, &conf.mark)?;
         address::change(&mut netlink, namespace, index, &[], &interface.addresses)?;
-        netlink.set_link_up(index, true)?;
-        tap.set_persistent(true)?;
+        if persists {
+            netlink.set_link_up(index, true)?;
+            tap.set_persistent(true)?;
+        }
     }
     let caps = caps_of(tap.offloads());
     let open = Open {
@@ -422,6 +460,9 @@ impl Endpoint for TapEndpoint {
         if let Some(open) = &self.open {
             details.push(("features", open.features.clone()));
             details.push(("queues", open.queues.len().to_string()));
+        }
+        if let Some(why) = &self.no_veth {
+            details.push(("shortcut", format!("none, a TAP: {why}")));
         }
         let is_set_down = self.open.as_ref().is_some_and(|open| open.is_set_down);
         let reason = match is_set_down && !self.leaving {

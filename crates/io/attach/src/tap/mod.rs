@@ -16,7 +16,7 @@
 //! back; a new interface gets MAC, MTU and addresses and is set up. It bears a mark ([`TapConf::mark`]), and an
 //! interface of the wanted name without it is nobody's business here: it is neither taken nor deleted.
 
-mod address;
+pub(crate) mod address;
 mod calls;
 mod endpoint;
 mod port;

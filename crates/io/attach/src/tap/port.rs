@@ -20,7 +20,9 @@ use windlass_stats::Drop;
 use windlass_sys::tap::{TapQueue, VNET_HEADER_BYTES};
 
 use super::calls::{self, Calls, READS_MAX};
-use crate::port::{Armed, Kick, Lane, Limit, Loan, More, RxPort, Sent, Stop, TxCaps, TxPort};
+use crate::port::{
+    Armed, Bypass, Kick, Lane, Limit, Loan, More, RxPort, Sent, Stop, TxCaps, TxPort,
+};
 use crate::soft;
 
 /// How many reads to submit: as many as the last time found something, and one to see the end.
@@ -147,12 +149,17 @@ impl RxPort for TapRx {
 pub struct TapTx {
     queues: Vec<Arc<TapQueue>>,
     caps: TxCaps,
+    bypass: Option<Arc<dyn Bypass>>,
 }
 
 impl TapTx {
     /// Writes to `queues`, of which a worker uses the one of its number modulo their count.
-    pub fn new(queues: Vec<Arc<TapQueue>>, caps: TxCaps) -> TapTx {
-        TapTx { queues, caps }
+    pub fn new(queues: Vec<Arc<TapQueue>>, caps: TxCaps, bypass: Option<Arc<dyn Bypass>>) -> TapTx {
+        TapTx {
+            queues,
+            caps,
+            bypass,
+        }
     }
 }
 
@@ -163,6 +170,10 @@ impl TxPort for TapTx {
 
     fn caps(&self) -> TxCaps {
         self.caps
+    }
+
+    fn bypass(&self) -> Option<Arc<dyn Bypass>> {
+        self.bypass.clone()
     }
 
     /// The kernel takes a frame at once or never, so that no frame is left to be tried again.

@@ -9,7 +9,7 @@ use windlass_firewall::Owner;
 use windlass_frame::{RxId, TxId};
 
 use super::draft::DraftMember;
-use super::{DataPlane, DataPlaneError};
+use super::{DataPlane, DataPlaneError, bypass};
 use crate::topo::{Member, Topo};
 
 impl DataPlane {
@@ -181,7 +181,10 @@ impl DataPlane {
             bridges: self.built.clone(),
             placement: self.placement.clone(),
         };
+        let plain = bypass::plain(&topo);
+        self.bypasses.close_others(&plain);
         self.limbo.add(self.shared.topo.publish(Box::new(topo)));
+        self.bypasses.open(plain);
         for (worker, adopt) in self.adopts.drain(..) {
             self.workers[worker].send(adopt);
         }

@@ -65,10 +65,8 @@ impl DataPlane {
         let start = |worker| move |errno| DataPlaneError::Start { worker, errno };
         let (condemn, condemned) = std_mpsc::channel();
         let shared = Arc::new(share(n, condemn).map_err(start(0))?);
-        let mut bells = Vec::new();
-        for worker in 0..n {
-            bells.push(Arc::new(Bell::new().map_err(start(worker))?));
-        }
+        let bell = |worker| Bell::new().map(Arc::new).map_err(start(worker));
+        let bells = (0..n).map(bell).collect::<Result<Vec<_>, _>>()?;
         let (mailboxes, receivers): (Vec<_>, Vec<_>) =
             (0..n).map(|_| mpsc::channel(MAILBOX)).unzip();
         let (mut workers, mut inits, mut locals) = (Vec::new(), Vec::new(), Vec::new());
@@ -122,6 +120,7 @@ impl DataPlane {
             refilled: Vec::new(),
             overlays: Overlays::default(),
             placement: Arc::new(Placement::new(n)),
+            bypasses: Default::default(),
         };
         Ok((plane, inits))
     }

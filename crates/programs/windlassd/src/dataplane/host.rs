@@ -16,6 +16,7 @@ use windlass_shm::Quota;
 
 use super::guest::RingProgress;
 use super::translate;
+use super::veth::Shortcuts;
 use crate::backend::{BackendError, Place};
 use crate::shares::Holders;
 
@@ -69,6 +70,7 @@ pub struct System {
     holders: Holders,
     /// The namespaces of TAPs by the marks that they bear, until the first of [`Host::release_others`].
     taps: HashMap<String, Option<String>>,
+    shortcuts: Shortcuts,
 }
 
 impl System {
@@ -90,6 +92,7 @@ impl System {
             mappings_per_uid_max,
             holders,
             taps: HashMap::new(),
+            shortcuts: Shortcuts::default(),
         }
     }
 
@@ -148,6 +151,7 @@ impl Host for System {
             self.workers,
             &self.state_id,
             &self.progress,
+            &mut self.shortcuts,
             quota,
         )
     }

@@ -24,6 +24,7 @@ mod guest;
 pub mod host;
 mod ports;
 mod translate;
+mod veth;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};

@@ -54,7 +54,7 @@ use watch::{Source, Watch, Watched};
 
 use super::firewalls::Firewalls;
 use super::host::{Device, Host};
-use super::translate::{self, mac_word};
+use super::translate::{self, InKernel, mac_word};
 use crate::backend::{BackendError, Place, StateSink};
 use crate::shares::PerUser;
 
@@ -834,8 +834,9 @@ impl Ports {
 
     pub fn counters(&mut self, name: &Name) -> Counters {
         let endpoint = self.members.get_mut(name).and_then(|m| m.endpoint.as_mut());
-        let kernel_drops = endpoint.map_or(0, |endpoint| endpoint.kernel_drops());
-        self.counters_but(name, kernel_drops)
+        let kernel = endpoint.map(|endpoint| InKernel::of(&mut **endpoint));
+        let kernel = kernel.unwrap_or_default();
+        self.counters_with(name, &kernel)
     }
 
     pub fn counted(&self, vnic: &Name) -> Vec<(u64, u64)> {
@@ -845,12 +846,12 @@ impl Ports {
         counted.map(|rule| (rule.frames, rule.bytes)).collect()
     }
 
-    fn counters_but(&self, name: &Name, kernel_drops: u64) -> Counters {
+    fn counters_with(&self, name: &Name, kernel: &InKernel) -> Counters {
         let Some(member) = self.members.get(name) else {
             return Counters::default();
         };
         let totals = self.plane.totals(member.id).unwrap_or_default();
-        let mut counters = translate::counters(&totals, kernel_drops);
+        let mut counters = translate::counters(&totals, kernel);
         counters += &member.carried;
         counters
     }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use windlass_api::{
-    Attachment, Bridge, ClientIds, Counters, FdbEntry, FdbKind, MacAddr, MemberSettings, Memif,
-    Name, Priority, Role, Tap, Vnic,
+    Attachment, Bridge, ClientIds, Counters, FdbEntry, FdbKind, Ifname, MacAddr, MemberSettings,
+    Memif, Name, Priority, Role, Tap, Vnic,
 };
 use windlass_attach::endpoint::{Endpoint, InterfaceConf};
 use windlass_attach::memif::msg::Secret;
@@ -17,6 +17,7 @@ use windlass_frame::{FRAME_MAX, TxId};
 use windlass_nic::{DhcpNospoof, IpNospoof, Methods, Protection};
 use windlass_shm::{HugePages, Quota};
 use windlass_stats::{Drop, MemberTotals};
+use windlass_sys::shortcut::Passed;
 use windlass_worker::dataplane::BridgeTuning;
 use windlass_worker::spread::{RINGS_MAX, Weights};
 use windlass_worker::{MemberTuning, Spin};
@@ -25,6 +26,7 @@ use super::firewalls::Firewalls;
 use super::guest::{self, RingProgress};
 use super::host::Device;
 use super::ports::Holder;
+use super::veth::Shortcuts;
 use crate::backend::{BackendError, Place};
 
 /// Polling before sleep where the property says `auto`: a wake-up costs 35 us and more, which a memory ring's spin of
@@ -193,10 +195,12 @@ pub fn endpoint(
     workers: u16,
     state_id: &str,
     progress: &RingProgress,
+    shortcuts: &mut Shortcuts,
     quota: Quota,
 ) -> Result<Option<Box<dyn Endpoint>>, BackendError> {
     match &vnic.attach {
         Attachment::Tap(tap) => Ok(Some(Box::new(tap_endpoint(vnic, tap, workers, state_id)?))),
+        Attachment::Veth(veth) => super::veth::endpoint(vnic, veth, shortcuts, state_id).map(Some),
         Attachment::Memif(memif) => memif_endpoint(&vnic.name, memif, place, quota).map(Some),
         Attachment::None(_) => Ok(None),
         Attachment::VhostUser(vhost) => {
@@ -214,27 +218,45 @@ pub fn tap_mark(state_id: &str, name: &Name) -> String {
     format!("windlass:{state_id}/{name}")
 }
 
+/// Whether the daemon may make interfaces in namespaces.
+///
+/// # Errors
+/// [`BackendError::Unsupported`].
+pub(super) fn may_make_interfaces() -> Result<(), BackendError> {
+    use windlass_sys::caps::{Capability, holds};
+    match holds(Capability::NetAdmin) {
+        true => Ok(()),
+        false => Err(BackendError::Unsupported(
+            "an interface needs CAP_NET_ADMIN: start windlassd with it, or attach the VNIC by memif"
+                .into(),
+        )),
+    }
+}
+
+/// The name of a VNIC's interface, if it has one.
+///
+/// # Errors
+/// [`BackendError::Unsupported`].
+pub(super) fn interface_name(vnic: &Vnic, name: Option<Ifname>) -> Result<String, BackendError> {
+    let name = name.ok_or_else(|| {
+        BackendError::Unsupported(format!(
+            "`{}` cannot name an interface: say name= in the attachment",
+            vnic.name
+        ))
+    })?;
+    Ok(name.as_str().to_owned())
+}
+
 fn tap_endpoint(
     vnic: &Vnic,
     tap: &Tap,
     workers: u16,
     state_id: &str,
 ) -> Result<TapEndpoint, BackendError> {
-    use windlass_sys::caps::{Capability, holds};
-    if !holds(Capability::NetAdmin) {
-        return Err(BackendError::Unsupported(
-            "a TAP needs CAP_NET_ADMIN: start windlassd with it, or attach the VNIC by memif"
-                .into(),
-        ));
-    }
-    let name = tap.ifname(&vnic.name).ok_or_else(|| {
-        BackendError::Unsupported(format!(
-            "`{}` cannot name an interface: say name= in the attachment",
-            vnic.name
-        ))
-    })?;
+    may_make_interfaces()?;
+    let name = interface_name(vnic, tap.ifname(&vnic.name))?;
     let conf = TapConf {
-        name: name.as_str().to_owned(),
+        name,
         netns: tap.netns.as_ref().map(|n| n.as_str().to_owned()),
         queues: tap.queues.min(workers).max(1),
         multi_queue: tap.queues > 1,
@@ -250,6 +272,7 @@ pub fn interface(vnic: &Vnic) -> InterfaceConf {
     let mac = own_mac(vnic);
     let (addresses, host_mac) = match &vnic.attach {
         Attachment::Tap(tap) => (tap.address.as_slice(), tap.host_mac),
+        Attachment::Veth(veth) => (veth.address.as_slice(), None),
         _ => Default::default(),
     };
     InterfaceConf {
@@ -327,13 +350,32 @@ pub fn device(name: &str) -> Option<Device> {
     })
 }
 
+/// What the kernel has counted of a member.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct InKernel {
+    /// What it dropped before or behind the rings.
+    pub drops: u64,
+    /// What passed without a worker.
+    pub passed: Passed,
+}
+
+impl InKernel {
+    /// What there is to count of an endpoint.
+    pub fn of(endpoint: &mut dyn Endpoint) -> InKernel {
+        InKernel {
+            drops: endpoint.kernel_drops(),
+            passed: endpoint.passed(),
+        }
+    }
+}
+
 /// A member's counters as they are shown.
-pub fn counters(totals: &MemberTotals, kernel_drops: u64) -> Counters {
-    let (ingress, egress) = (&totals.ingress, &totals.egress);
+pub fn counters(totals: &MemberTotals, kernel: &InKernel) -> Counters {
+    let (ingress, egress, passed) = (&totals.ingress, &totals.egress, &kernel.passed);
     Counters {
-        rx_frames: ingress.frames,
-        rx_bytes: ingress.bytes,
-        rx_unicast: ingress.unicast,
+        rx_frames: ingress.frames + passed.rx_frames,
+        rx_bytes: ingress.bytes + passed.rx_bytes,
+        rx_unicast: ingress.unicast + passed.rx_frames,
         rx_flooded: ingress.flooded,
         rx_local: ingress.local,
         rx_dropped: ingress.dropped,
@@ -342,9 +384,9 @@ pub fn counters(totals: &MemberTotals, kernel_drops: u64) -> Counters {
         rx_marked: ingress.marked,
         rx_copies: ingress.copies,
         rx_floods_cut: ingress.floods_cut,
-        tx_offered: egress.offered,
-        tx_frames: egress.frames,
-        tx_bytes: egress.bytes,
+        tx_offered: egress.offered + passed.tx_frames,
+        tx_frames: egress.frames + passed.tx_frames,
+        tx_bytes: egress.bytes + passed.tx_bytes,
         tx_dropped: egress.dropped,
         tx_held: egress.held,
         tx_cut: egress.cut,
@@ -353,7 +395,7 @@ pub fn counters(totals: &MemberTotals, kernel_drops: u64) -> Counters {
         tx_spilled: egress.spilled,
         tx_segments: egress.segments,
         kicks: egress.kicks,
-        kernel_drops,
+        kernel_drops: kernel.drops,
         stalled_ns: totals.stalled_ns,
         drops: drops(&totals.drops),
     }

@@ -26,7 +26,7 @@ use windlass_worker::{DataPlaneError, QsbrGrace};
 use super::watch::Watched;
 use super::{BridgeState, MemberState, Ports, failed, member_limits, own_entries, static_key};
 use crate::backend::BackendError;
-use crate::dataplane::translate;
+use crate::dataplane::translate::{self, InKernel};
 
 /// Threads that delete endpoints beside the one that drives them, at most.
 const DELETERS_MAX: usize = 31;
@@ -318,9 +318,8 @@ impl Ports {
             let gone = std::mem::take(&mut self.leaving);
             let mut deleted = Vec::new();
             for (aside, totals) in gone.into_iter().zip(totals) {
-                deleted.extend(self.end_member(aside, |kernel_drops| {
-                    translate::counters(&totals, kernel_drops)
-                }));
+                let gone = self.end_member(aside, |kernel| translate::counters(&totals, kernel));
+                deleted.extend(gone);
             }
             delete_all(&mut deleted);
         }
@@ -333,7 +332,7 @@ impl Ports {
     fn end_member(
         &mut self,
         aside: Aside,
-        counted: impl FnOnce(u64) -> Counters,
+        counted: impl FnOnce(&InKernel) -> Counters,
     ) -> Option<Watched> {
         let Aside {
             name, end, state, ..
@@ -351,8 +350,8 @@ impl Ports {
         match end {
             End::Delete => return endpoint,
             End::Move => {
-                let kernel_drops = endpoint.as_mut().map_or(0, |e| e.kernel_drops());
-                let mut carried = counted(kernel_drops);
+                let kernel = endpoint.as_mut().map(|e| InKernel::of(&mut **e));
+                let mut carried = counted(&kernel.unwrap_or_default());
                 carried += &state.carried;
                 if let Some(member) = self.members.get_mut(&name) {
                     member.carried = carried;

@@ -6,6 +6,7 @@ use windlass_api::{Counters, Name};
 use windlass_attach::endpoint::Handed;
 
 use super::Ports;
+use crate::dataplane::translate::InKernel;
 
 /// What the daemon before has handed over, and no endpoint has taken yet.
 #[derive(Debug, Default)]
@@ -79,12 +80,22 @@ impl Ports {
         self.plane.go_on();
     }
 
-    /// What members have counted, but for what the kernel counts.
+    /// What members have counted, but for the kernel's drops, of which their endpoints tell.
     pub fn last_counters(&self) -> Vec<(Name, Counters)> {
         let names = self.members.keys();
         names
-            .map(|name| (name.clone(), self.counters_but(name, 0)))
+            .map(|name| (name.clone(), self.counters_with(name, &self.passed(name))))
             .collect()
+    }
+
+    /// What passed without a worker.
+    fn passed(&self, name: &Name) -> InKernel {
+        let member = self.members.get(name);
+        let endpoint = member.and_then(|member| member.endpoint.as_ref());
+        InKernel {
+            passed: endpoint.map_or_else(Default::default, |endpoint| endpoint.passed()),
+            ..InKernel::default()
+        }
     }
 
     /// Goes on counting where the daemon before has ended.

@@ -1,0 +1,457 @@
+//! Frames from one veth to another in the kernel, where both may simply exchange them.
+//!
+//! # Purpose
+//! A container's veth has its host end here, and beside that a TAP that the daemon reads and writes. The programs of this module pass
+//! frames between the two, and past the daemon where [`Shortcut`] says so.
+//!
+//! # Where it sits
+//! ```text
+//!   container A          the daemon's namespace            container B
+//!     veth ------> host end A                                veth
+//!                     | leave: plain? ------------------------> ^     the shortcut
+//!                     | else                                    |
+//!                     v                                         |
+//!                   TAP A --> worker --> TAP B -- arrive -------+
+//! ```
+//!
+//! # Model
+//! Each member has a *slot*. While it is open ([`Shortcut::open`]) it has a *place*, a number: two open members of one place exchange
+//! frames directly. A frame leaves by the shortcut if
+//! - it is untagged IPv4, IPv6 or ARP, and its source is the member's own address;
+//! - its destination is the address of an open member of the same place, and it fits that one's MTU, cut into segments if it is to be;
+//! - no frame of the pair is still on the other way.
+//!
+//! Everything else goes to the TAP. So the program drops nothing, and judges nothing that a worker judges differently.
+//!
+//! # Order
+//! The program counts what it gives to the TAP from one member to another, and what the worker has written to the other's TAP. While
+//! the two numbers differ the pair's frames go to the TAP. What a worker has dropped is never written: after [`QUIET_NS`] without a
+//! frame on that way the pair is taken for empty.
+//!
+//! # Synchronization
+//! A program that runs sees a former state of a map for as long as it runs: [`settle`] returns when none does.
+//!
+//! # Ownership and lifetime
+//! Programs belong to their interfaces, and maps to their programs: both outlive the daemon, and go with the interfaces. A
+//! slot is free once its [`Slot`] is dropped.
+//!
+//! # What it shows
+//! Frames and bytes that a slot's member has sent and got by the shortcut ([`Shortcut::passed`]).
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::io::Errno;
+
+use crate::bpf::{Instruction as I, LoadError, Map, MapKind, Program, ProgramKind};
+use crate::netlink::Mac;
+
+/// Members at most.
+pub const SLOTS: u32 = 4096;
+/// Pairs of members with frames on the slow way, at most: those seen last.
+const PAIRS: u32 = 65_536;
+/// A pair without a frame on the slow way for this long has none there: 1 s.
+pub const QUIET_NS: i32 = 1_000_000_000;
+
+/// `MEMBARRIER_CMD_GLOBAL` of `<linux/membarrier.h>`.
+const MEMBARRIER_GLOBAL: libc::c_int = 1;
+
+// Numbers of helper functions (`<linux/bpf.h>`).
+const LOOKUP: i32 = 1;
+const UPDATE: i32 = 2;
+const DELETE: i32 = 3;
+const KTIME_NS: i32 = 5;
+const REDIRECT: i32 = 23;
+const CHANGE_TYPE: i32 = 32;
+const REDIRECT_PEER: i32 = 155;
+/// `BPF_NOEXIST`.
+const ONLY_IF_NEW: i32 = 1;
+
+// `struct __sk_buff` of <linux/bpf.h>.
+const LEN: i16 = 0;
+const VLAN_PRESENT: i16 = 20;
+const INGRESS_INDEX: i16 = 36;
+const DATA: i16 = 76;
+const DATA_END: i16 = 80;
+const GSO_SIZE: i16 = 176;
+
+/// `TC_ACT_OK`, `TC_ACT_SHOT`.
+const PASS: i32 = 0;
+const DROP: i32 = 2;
+
+// Bytes of a frame, and what stands there, as a load finds it.
+const SOURCE: i16 = 6;
+const KIND: i16 = 12;
+const IPV4: i32 = 0x0008;
+const IPV6: i32 = 0xdd86;
+const ARP: i32 = 0x0608;
+const V4_START: i16 = 14;
+/// Version 4, 20 bytes of header.
+const V4_PLAIN: i32 = 0x45;
+const V4_PROTOCOL: i16 = 23;
+const V6_NEXT: i16 = 20;
+const TCP: i32 = 6;
+const UDP: i32 = 17;
+/// Where the length of a TCP header stands.
+const V4_OFFSET: i16 = 46;
+const V6_OFFSET: i16 = 66;
+const HEADER: i32 = 14;
+
+// The stack of `leave`, from its end.
+/// The pair: destination, source, four bytes of zeros.
+const PAIR: i16 = -16;
+/// The destination's address as eight bytes, its place as eight.
+const TARGET: i16 = -32;
+const TARGET_PLACE: i16 = -24;
+/// A slot.
+const SLOT: i16 = -36;
+/// The interface to send to.
+const TO: i16 = -48;
+/// A new pair: sent, written, when last.
+const NEW_PAIR: i16 = -72;
+/// The time.
+const NOW: i16 = -80;
+
+/// What went by the shortcut.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Passed {
+    /// Frames that the member sent.
+    pub rx_frames: u64,
+    /// Their bytes.
+    pub rx_bytes: u64,
+    /// Frames that it got.
+    pub tx_frames: u64,
+    /// Their bytes.
+    pub tx_bytes: u64,
+}
+
+/// Why there is no shortcut.
+#[derive(Debug, thiserror::Error)]
+pub enum ShortcutError {
+    /// The kernel refused a map; `EPERM` means that `CAP_BPF` is missing.
+    #[error("make a map: {0}")]
+    Map(Errno),
+    /// It refused a program.
+    #[error(transparent)]
+    Program(#[from] LoadError),
+    /// There are [`SLOTS`] members.
+    #[error("{SLOTS} members have a shortcut")]
+    Full,
+}
+
+/// A member as the programs see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ends {
+    /// Its address.
+    pub mac: Mac,
+    /// The host's end of its veth, by index.
+    pub host: u32,
+    /// Its TAP, by index.
+    pub tap: u32,
+}
+
+/// Where a member may exchange frames directly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Members of the same number do; from 1.
+    pub number: u32,
+    /// Largest packet that it takes, in bytes.
+    pub mtu: u32,
+}
+
+/// The maps that all programs of one daemon share.
+#[derive(Debug)]
+pub struct Shortcut {
+    /// By slot: the place, if it is open; else 0.
+    places: Map,
+    /// By address and place: what there is to know of an open member.
+    targets: Map,
+    /// Addresses of all members, open or not.
+    known: Map,
+    /// By destination and source: frames on the slow way.
+    pairs: Map,
+    /// By slot: what went by.
+    passed: Map,
+    used: Mutex<Used>,
+}
+
+#[derive(Debug, Default)]
+struct Used {
+    slots: Vec<bool>,
+    /// How many members have an address, on whatever bridges.
+    addresses: HashMap<Mac, u32>,
+}
+
+/// A member's place in the maps.
+#[derive(Debug)]
+pub struct Slot {
+    of: Arc<Shortcut>,
+    number: u32,
+    /// What had been counted when it was made.
+    before: [u64; 4],
+    state: Mutex<SlotState>,
+}
+
+#[derive(Debug, Default)]
+struct SlotState {
+    ends: Option<Ends>,
+    place: Option<Place>,
+    is_up: bool,
+}
+
+impl SlotState {
+    /// Where it is in the maps.
+    fn entered(&self) -> Option<(Ends, Place)> {
+        Some((self.ends?, self.place?)).filter(|_| self.is_up)
+    }
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// An address as a load of eight bytes finds it, with zeros behind.
+fn address(mac: Mac) -> [u8; 8] {
+    let [a, b, c, d, e, f] = mac;
+    [a, b, c, d, e, f, 0, 0]
+}
+
+fn target((ends, place): (Ends, Place)) -> [u8; 16] {
+    let mut key = [0; 16];
+    let (head, tail) = key.split_at_mut(8);
+    head.copy_from_slice(&address(ends.mac));
+    tail.copy_from_slice(&u64::from(place.number).to_ne_bytes());
+    key
+}
+
+impl Shortcut {
+    /// With no members. Needs `CAP_BPF`.
+    ///
+    /// # Errors
+    /// [`ShortcutError::Map`].
+    pub fn new() -> Result<Shortcut, ShortcutError> {
+        let made =
+            |kind, sizes, entries| Map::sized(kind, sizes, entries).map_err(ShortcutError::Map);
+        Ok(Shortcut {
+            places: made(MapKind::Array, (4, 8), SLOTS)?,
+            targets: made(MapKind::Hash, (16, 16), SLOTS)?,
+            known: made(MapKind::Hash, (8, 4), SLOTS)?,
+            pairs: made(MapKind::RecentHash, (16, 24), PAIRS)?,
+            passed: made(MapKind::PerProcessor, (4, 32), SLOTS)?,
+            used: Mutex::default(),
+        })
+    }
+
+    /// A slot that nobody has, closed.
+    ///
+    /// # Errors
+    /// [`ShortcutError::Full`].
+    pub fn slot(self: &Arc<Self>) -> Result<Slot, ShortcutError> {
+        let mut used = lock(&self.used);
+        let number = match used.slots.iter().position(|used| !used) {
+            Some(number) => number,
+            None if used.slots.len() < SLOTS as usize => {
+                used.slots.push(false);
+                used.slots.len() - 1
+            }
+            None => return Err(ShortcutError::Full),
+        };
+        used.slots[number] = true;
+        Ok(Slot {
+            of: self.clone(),
+            number: number as u32,
+            before: self.sums(number as u32),
+            state: Mutex::default(),
+        })
+    }
+}
+
+impl Slot {
+    /// Says what its member is, before programs of it are made.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub fn set_ends(&self, ends: Ends) -> Result<(), Errno> {
+        let known = self.change(|state| state.ends.replace(ends))?;
+        if known.is_none_or(|known| known.mac != ends.mac) {
+            self.of.know(ends.mac)?;
+            if let Some(known) = known {
+                self.of.forget(known.mac);
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens it at a place, or closes it. Programs that run may not have seen it yet: see [`settle`].
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub fn open(&self, place: Option<Place>) -> Result<(), Errno> {
+        self.change(|state| state.place = place)
+    }
+
+    /// Says whether its interface is up: while that is down it is closed, since the kernel would lose what is sent there and count it
+    /// nowhere.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub fn set_up(&self, is_up: bool) -> Result<(), Errno> {
+        self.change(|state| state.is_up = is_up)
+    }
+
+    /// Whether it is open.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        lock(&self.state).entered().is_some()
+    }
+
+    /// Changes what it is; what depends on that in the maps follows.
+    fn change<T>(&self, change: impl FnOnce(&mut SlotState) -> T) -> Result<T, Errno> {
+        let mut state = lock(&self.state);
+        let before = state.entered();
+        let answer = change(&mut state);
+        let after = state.entered();
+        if before == after {
+            return Ok(answer);
+        }
+        let number = self.number.to_ne_bytes();
+        if let Some(before) = before {
+            self.of.places.put(&number, &0_u64.to_ne_bytes())?;
+            self.of.targets.take(&target(before))?;
+        }
+        if let Some((ends, place)) = after {
+            let value = [ends.host, self.number, place.mtu, 0].map(u32::to_ne_bytes);
+            let key = target((ends, place));
+            self.of.targets.put(&key, value.as_flattened())?;
+            let place = u64::from(place.number).to_ne_bytes();
+            self.of.places.put(&number, &place)?;
+        }
+        Ok(answer)
+    }
+
+    /// What went by since the slot was made.
+    #[must_use]
+    pub fn passed(&self) -> Passed {
+        let now = self.of.sums(self.number);
+        let mut since = now.into_iter().zip(self.before);
+        let [rx_frames, rx_bytes, tx_frames, tx_bytes] = std::array::from_fn(|_| {
+            since
+                .next()
+                .map_or(0, |(now, before)| u64::wrapping_sub(now, before))
+        });
+        Passed {
+            rx_frames,
+            rx_bytes,
+            tx_frames,
+            tx_bytes,
+        }
+    }
+
+    /// The program for the ingress of the host's end.
+    ///
+    /// # Errors
+    /// [`LoadError`].
+    pub fn leave(&self, ends: Ends) -> Result<Program, LoadError> {
+        load(
+            "windlass_leave",
+            programs::leave(&self.of, self.number, ends),
+        )
+    }
+
+    /// The program for the ingress of the TAP.
+    ///
+    /// # Errors
+    /// [`LoadError`].
+    pub fn arrive(&self, ends: Ends) -> Result<Program, LoadError> {
+        load("windlass_arrive", programs::arrive(&self.of, ends))
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let _ = self.open(None);
+        if let Some(ends) = lock(&self.state).ends {
+            self.of.forget(ends.mac);
+        }
+        if let Some(used) = lock(&self.of.used).slots.get_mut(self.number as usize) {
+            *used = false;
+        }
+    }
+}
+
+impl Shortcut {
+    fn sums(&self, slot: u32) -> [u64; 4] {
+        self.passed.sum(slot).unwrap_or_default()
+    }
+
+    fn know(&self, mac: Mac) -> Result<(), Errno> {
+        let mut used = lock(&self.used);
+        self.known.put(&address(mac), &1_u32.to_ne_bytes())?;
+        *used.addresses.entry(mac).or_default() += 1;
+        Ok(())
+    }
+
+    fn forget(&self, mac: Mac) {
+        let mut used = lock(&self.used);
+        let count = used.addresses.entry(mac).or_default();
+        *count = count.saturating_sub(1);
+        if *count == 0 {
+            used.addresses.remove(&mac);
+            let _ = self.known.take(&address(mac));
+        }
+    }
+}
+
+fn load(name: &str, code: Vec<I>) -> Result<Program, LoadError> {
+    Program::load(name, ProgramKind::Classifier, &code)
+}
+
+/// The program for the egress of the host's end and of the TAP: what the host's own stack or a program of the host sends there is
+/// dropped, so that no frame passes for one of the member or of the bridge.
+///
+/// # Errors
+/// [`LoadError`].
+pub fn only_redirected() -> Result<Program, LoadError> {
+    load("windlass_quiet", programs::only_redirected())
+}
+
+/// Returns when no program runs that has seen a map as it was at the call (membarrier(2), one grace period of the kernel's).
+pub fn settle() {
+    // SAFETY: this call takes no addresses.
+    let _ = unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_GLOBAL, 0, 0) };
+}
+
+mod programs;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ENDS: Ends = Ends {
+        mac: [0x82, 0xff, 0xfe, 0xfd, 0xfc, 0xfb],
+        host: 0xffff_0001,
+        tap: 0x8000_0002,
+    };
+
+    fn shortcut(name: &str) -> Option<Arc<Shortcut>> {
+        match Shortcut::new() {
+            Ok(shortcut) => Some(Arc::new(shortcut)),
+            Err(error) => {
+                println!("skipped: {name}: {error}");
+                None
+            }
+        }
+    }
+
+    /// The kernel's verifier takes all programs.
+    #[test]
+    fn programs_are_taken() {
+        let Some(shortcut) = shortcut("programs_are_taken") else {
+            return;
+        };
+        let slot = shortcut.slot().expect("a slot");
+        slot.leave(ENDS).expect("leave");
+        slot.arrive(ENDS).expect("arrive");
+        only_redirected().expect("only redirected");
+    }
+}

@@ -1,0 +1,210 @@
+//! The two interfaces of a veth: made, found again, changed, removed.
+
+use thiserror::Error;
+use windlass_sys::Errno;
+use windlass_sys::bpf::{LoadError, Side, put_at};
+use windlass_sys::netlink::{Link, LinkMonitor, Netlink, NetlinkError};
+use windlass_sys::netns::{self, NetnsError, NetnsRef};
+use windlass_sys::shortcut::{Ends, Slot, only_redirected};
+
+use super::VethConf;
+use crate::endpoint::InterfaceConf;
+use crate::tap::address;
+
+/// What cannot be made.
+#[derive(Debug, Error)]
+pub(super) enum PairError {
+    #[error(transparent)]
+    Namespace(#[from] NetnsError),
+    #[error("the process of `{0}` has ended: attach the VNIC to another namespace")]
+    Ended(String),
+    #[error("`{0}` is the daemon's own namespace: attach the VNIC by tap there")]
+    Own(String),
+    #[error(transparent)]
+    Netlink(#[from] NetlinkError),
+    #[error(
+        "interface `{0}` exists and was not made for this VNIC: rename or delete it, or attach the VNIC with another name="
+    )]
+    Foreign(String),
+    #[error("interface `{0}` vanished while it was being set up")]
+    Vanished(String),
+    #[error("the TAP behind it: {0}")]
+    Tap(String),
+    #[error(transparent)]
+    Program(#[from] LoadError),
+    #[error("the shortcut: {0}")]
+    Kernel(#[from] Errno),
+}
+
+/// Both ends of a veth.
+pub(super) struct Pair {
+    /// The index of our end.
+    pub(super) host: u32,
+    /// The index of the container's, in its namespace.
+    inner: u32,
+    /// It is new: its end is not up yet.
+    is_new: bool,
+    pub(super) namespace: NetnsRef,
+    outside: Netlink,
+    inside: Netlink,
+    pub(super) monitor: LinkMonitor,
+}
+
+/// The name of an interface of ours: what it is for, and which VNIC's (48 bits of FNV-1a).
+pub(super) fn hidden_name(prefix: &str, mark: &str) -> String {
+    let hash = mark.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    format!("{prefix}{:012x}", hash >> 16)
+}
+
+fn is_veth(link: &Link) -> bool {
+    link.kind.as_deref() == Some("veth")
+}
+
+/// Our end of the pair with the mark, or of one that was made by a daemon that was killed before it had marked it.
+pub(super) fn find(netlink: &mut Netlink, mark: &str) -> Result<Option<Link>, NetlinkError> {
+    let name = hidden_name("wlv", mark);
+    let is_ours = |link: &Link| {
+        let unmarked = link.alias.is_none() && link.name == name;
+        is_veth(link) && (link.alias.as_deref() == Some(mark) || unmarked)
+    };
+    Ok(netlink.links()?.into_iter().find(is_ours))
+}
+
+impl Pair {
+    /// The pair of a VNIC: the one that is there, else a new one. `given`: addresses that it was given before.
+    pub(super) fn open(
+        conf: &VethConf,
+        given: &[(std::net::IpAddr, u8)],
+        namespace: NetnsRef,
+    ) -> Result<Pair, PairError> {
+        let own = NetnsRef::current()?;
+        if own.id() == namespace.id() {
+            return Err(PairError::Own(conf.netns.clone()));
+        }
+        let mut outside = Netlink::open()?;
+        let (mut inside, monitor) = netns::within(&namespace, || {
+            Ok::<_, NetlinkError>((Netlink::open()?, LinkMonitor::open()?))
+        })??;
+        let found = match find(&mut outside, &conf.mark)? {
+            Some(host) => match inner_of(&mut inside, &host)? {
+                Some(inner) if host.alias.is_some() => Some((host, inner)),
+                _ => {
+                    outside.delete_link(host.index)?;
+                    None
+                }
+            },
+            None => None,
+        };
+        let is_new = found.is_none();
+        let (host, inner) = match found {
+            Some(found) => found,
+            None => make(conf, &namespace, &mut outside, &mut inside)?,
+        };
+        let mut pair = Pair {
+            host: host.index,
+            inner: inner.index,
+            is_new,
+            namespace,
+            outside,
+            inside,
+            monitor,
+        };
+        let is = InterfaceConf {
+            addresses: if is_new { Vec::new() } else { given.to_vec() },
+            mac: inner.mac.unwrap_or_default(),
+            // Whatever both are.
+            mtu: 0,
+        };
+        pair.change(&is, &conf.interface)?;
+        Ok(pair)
+    }
+
+    /// Gives the container's end what `to` says.
+    pub(super) fn change(
+        &mut self,
+        from: &InterfaceConf,
+        to: &InterfaceConf,
+    ) -> Result<(), NetlinkError> {
+        if from.mtu != to.mtu {
+            self.outside.set_link_mtu(self.host, to.mtu)?;
+            self.inside.set_link_mtu(self.inner, to.mtu)?;
+        }
+        if from.mac != to.mac {
+            self.inside.set_link_mac(self.inner, to.mac)?;
+        }
+        let (netlink, namespace) = (&mut self.inside, &self.namespace);
+        address::change(
+            netlink,
+            namespace,
+            self.inner,
+            &from.addresses,
+            &to.addresses,
+        )
+    }
+
+    /// Has frames pass between the pair and a TAP, and nothing else; then both are up.
+    pub(super) fn join(&mut self, slot: &Slot, ends: Ends) -> Result<(), PairError> {
+        slot.set_ends(ends)?;
+        for index in [ends.host, ends.tap] {
+            put_at(&only_redirected()?, index, Side::Egress)?;
+        }
+        put_at(&slot.arrive(ends)?, ends.tap, Side::Ingress)?;
+        put_at(&slot.leave(ends)?, ends.host, Side::Ingress)?;
+        self.outside.set_link_up(ends.host, true)?;
+        if self.is_new {
+            self.inside.set_link_up(self.inner, true)?;
+            self.is_new = false;
+        }
+        let inner = self.inside.link_by_index(self.inner)?;
+        let is_up = inner.is_some_and(|link| link.is_up());
+        self.follow(slot, ends.tap, is_up)?;
+        Ok(())
+    }
+
+    /// The TAP is down while the container's end is: what is sent there then is counted as it is at any TAP.
+    pub(super) fn follow(&mut self, slot: &Slot, tap: u32, is_up: bool) -> Result<(), PairError> {
+        slot.set_up(is_up)?;
+        self.outside.set_link_up(tap, is_up)?;
+        Ok(())
+    }
+
+    /// Whether the container's end is up now; `None` if it is gone, or in another namespace.
+    pub(super) fn news(&mut self) -> Option<Option<bool>> {
+        let link = self.monitor.next_of(self.inner, &mut self.inside)?;
+        Some(link.map(|link| link.is_up()))
+    }
+
+    /// Deletes both ends, wherever the container's is.
+    pub(super) fn delete(mut self) {
+        let _ = self.outside.delete_link(self.host);
+    }
+}
+
+/// The other end of our end, if it is in the namespace of `inside`.
+fn inner_of(inside: &mut Netlink, host: &Link) -> Result<Option<Link>, NetlinkError> {
+    let Some(index) = host.lower else {
+        return Ok(None);
+    };
+    let inner = inside.link_by_index(index)?;
+    Ok(inner.filter(|inner| is_veth(inner) && inner.lower == Some(host.index)))
+}
+
+fn make(
+    conf: &VethConf,
+    namespace: &NetnsRef,
+    outside: &mut Netlink,
+    inside: &mut Netlink,
+) -> Result<(Link, Link), PairError> {
+    if inside.link_by_name(&conf.name)?.is_some() {
+        return Err(PairError::Foreign(conf.name.clone()));
+    }
+    let name = hidden_name("wlv", &conf.mark);
+    outside.create_veth(&name, &conf.name, Some(namespace))?;
+    let vanished = || PairError::Vanished(conf.name.clone());
+    let host = outside.link_by_name(&name)?.ok_or_else(vanished)?;
+    outside.set_link_alias(host.index, &conf.mark)?;
+    let inner = inner_of(inside, &host)?.ok_or_else(vanished)?;
+    Ok((host, inner))
+}

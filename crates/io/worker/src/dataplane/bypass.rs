@@ -1,0 +1,78 @@
+//! Which members may exchange frames past the workers.
+//!
+//! # Model
+//! A member is plain if workers would do nothing with its frames but what its bridge does, and the bridge would simply pass them on
+//! ([`Bridge::plain_vlan`](windlass_bridge::forward::Bridge::plain_vlan)). This is read from the topology that is about to be published, so there is no second list of features
+//! that somebody could forget to add to: a member is plain for the kernel exactly while it is for workers.
+//!
+//! # Synchronization
+//! What is not plain any more is closed before the topology is published, and no frame is on its way past the workers then. What
+//! became plain is opened after that.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use windlass_attach::port::Bypass;
+use windlass_sys::shortcut::Place;
+
+use super::now;
+use crate::topo::Topo;
+
+/// Members with a way past the workers, and to whom it is open.
+pub(super) type Plain = BTreeMap<u16, (Arc<dyn Bypass>, Place)>;
+
+/// The plain members of a topology, of those that have a way past the workers.
+pub(super) fn plain(topo: &Topo) -> Plain {
+    let members = (0..).zip(&topo.members);
+    let plain = members.filter_map(|(id, member)| {
+        let member = member.as_ref()?;
+        let bypass = member.tx.as_ref()?.bypass()?;
+        let passes_plain = member.ingress.iter().all(|stage| stage.passes_plain());
+        let is_plain = passes_plain && member.shape_out.is_none() && member.watches.is_empty();
+        if !is_plain || member.is_special {
+            return None;
+        }
+        let bridge = topo.bridge(member.bridge)?;
+        let vid = bridge.plain_vlan(id, now())?;
+        let place = Place {
+            number: (u32::from(member.bridge) << 12 | u32::from(vid)) + 1,
+            mtu: bridge.member(id)?.mtu,
+        };
+        Some((id, (bypass, place)))
+    });
+    plain.collect()
+}
+
+/// What is open.
+#[derive(Default)]
+pub(super) struct Bypasses(Plain);
+
+impl Bypasses {
+    /// Closes what `plain` does not have.
+    pub(super) fn close_others(&mut self, plain: &Plain) {
+        let mut closed = None;
+        self.0.retain(|id, (bypass, place)| {
+            let stays =
+                |(other, at): &(Arc<dyn Bypass>, Place)| Arc::ptr_eq(other, bypass) && at == place;
+            let stays = plain.get(id).is_some_and(stays);
+            if !stays {
+                bypass.open(None);
+                closed = Some(bypass.clone());
+            }
+            stays
+        });
+        if let Some(closed) = closed {
+            closed.settle();
+        }
+    }
+
+    /// Opens all of `plain`.
+    pub(super) fn open(&mut self, plain: Plain) {
+        for (id, (bypass, place)) in &plain {
+            if !self.0.contains_key(id) {
+                bypass.open(Some(*place));
+            }
+        }
+        self.0 = plain;
+    }
+}

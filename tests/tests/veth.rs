@@ -1,0 +1,350 @@
+//! VNICs with a veth: the shortcut in the kernel, when it is open, and that it changes nothing but speed.
+
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use serde_json::Value;
+use windlass_tests::{Daemon, Lab, run, uninterrupted, until};
+
+/// What a VNIC says of its shortcut: whether it is open, and frames that its member sent and got by it.
+fn shortcut(daemon: &Daemon, name: &str) -> (String, u64, u64) {
+    let shown = daemon.show("vnic", name);
+    let text = |key: &str| {
+        shown["details"][key]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let frames = text("shortcut-frames");
+    let mut numbers = frames.split(|c: char| !c.is_ascii_digit());
+    let mut number = || {
+        let found = numbers.find(|part| !part.is_empty());
+        found.map_or(0, |part| part.parse().expect("a number"))
+    };
+    let (rx, tx) = (number(), number());
+    (text("shortcut"), rx, tx)
+}
+
+fn is_open(daemon: &Daemon, name: &str) -> bool {
+    shortcut(daemon, name).0 == "open"
+}
+
+/// A bridge with two containers `a` and `b`, each with a veth, ready.
+fn two(lab: &Lab, words: &str) -> Daemon {
+    let daemon = lab.daemon();
+    daemon.must("bridge create br0");
+    for (name, address) in [("a", "10.1.0.1/24"), ("b", "10.1.0.2/24")] {
+        lab.namespace(name);
+        veth(&daemon, lab, name, address, words);
+    }
+    daemon
+}
+
+/// A VNIC of its namespace's name.
+fn veth(daemon: &Daemon, lab: &Lab, name: &str, address: &str, words: &str) {
+    let netns = lab.name(name);
+    daemon.must(&format!(
+        "vnic create {name} --bridge br0 --attach veth,name=eth0,netns={netns},address={address} {words}"
+    ));
+    daemon.wait_for_state("vnic", name, "up");
+}
+
+fn number(counters: &Value, name: &str) -> u64 {
+    counters[name].as_u64().expect("a number")
+}
+
+/// The equations of docs/operator-guide.md for a member without floods that wait.
+fn balanced(daemon: &Daemon, name: &str) {
+    let counters = daemon.counters(name);
+    let of = |key: &str| number(&counters, key);
+    let rx =
+        of("rx_unicast") + of("rx_flooded") + of("rx_local") + of("rx_dropped") + of("rx_held");
+    assert_eq!(of("rx_frames"), rx, "{name}: {counters}");
+    let tx = of("tx_frames") + of("tx_dropped") + of("tx_held");
+    assert_eq!(of("tx_offered"), tx, "{name}: {counters}");
+}
+
+/// Two containers reach each other; after the first frames they do so by the shortcut, and the counters of both have what went there. A third
+/// member that has no veth is reached all the same.
+#[test]
+fn frames_go_by_the_shortcut() {
+    let Some(lab) = Lab::start("frames_go_by_the_shortcut") else {
+        return;
+    };
+    let daemon = two(&lab, "");
+    lab.namespace("c");
+    daemon.tap(&lab, "c0", "c", ",address=10.1.0.3/24", "");
+    assert!(lab.ping("a", "10.1.0.2", 3) && lab.ping("a", "10.1.0.3", 3));
+    assert!(is_open(&daemon, "a") && is_open(&daemon, "b"));
+    let before = shortcut(&daemon, "a");
+    let counted = daemon.counters("a");
+    for _ in 0..3 {
+        assert!(lab.ping("a", "10.1.0.2", 3));
+    }
+    let after = shortcut(&daemon, "a");
+    assert!(
+        after.1 >= before.1 + 3 && after.2 >= before.2 + 3,
+        "{before:?}, {after:?}"
+    );
+    let now = daemon.counters("a");
+    assert!(number(&now, "rx_unicast") >= number(&counted, "rx_unicast") + 3);
+    for name in ["a", "b", "c0"] {
+        balanced(&daemon, name);
+    }
+    daemon.must("vnic delete a");
+    assert_eq!(lab.ip("a", "-o link show").lines().count(), 1, "lo alone");
+    until("ours is gone, too", || {
+        lab.ip("host", "-o link show type veth").lines().count() == 1
+    });
+    assert!(lab.ping("b", "10.1.0.3", 3));
+}
+
+/// What the command `words` says when it is done with `property` as one word.
+fn set(daemon: &Daemon, vnic: &str, property: &str) {
+    let done = run(daemon.command().args(["vnic", "set", vnic, property]));
+    assert_eq!(done.code, 0, "{property}: {}", done.err);
+}
+
+/// Whatever only a worker can do closes the shortcut before the call returns: no frame goes by it after that, and all arrive as before.
+/// Taken back, the shortcut is open again.
+#[test]
+fn what_only_a_worker_does_closes_it() {
+    let Some(lab) = Lab::start("what_only_a_worker_does_closes_it") else {
+        return;
+    };
+    let daemon = two(&lab, "");
+    assert!(lab.ping("a", "10.1.0.2", 3));
+    let closed = |what: &str| {
+        let before = [shortcut(&daemon, "a"), shortcut(&daemon, "b")];
+        let open = before.iter().filter(|(state, ..)| state == "open").count();
+        assert!(open < 2, "{what}: {before:?}");
+        assert!(lab.ping("a", "10.1.0.2", 3), "{what}");
+        let after = [shortcut(&daemon, "a"), shortcut(&daemon, "b")];
+        assert_eq!(after, before, "{what}");
+    };
+    let open = |what: &str| {
+        assert!(is_open(&daemon, "a") && is_open(&daemon, "b"), "{what}");
+        let before = shortcut(&daemon, "a").1;
+        until(what, || {
+            assert!(lab.ping("a", "10.1.0.2", 3), "{what}");
+            shortcut(&daemon, "a").1 > before
+        });
+    };
+    open("at first");
+    for (on, off) in [
+        ("maxbw=100", "maxbw=0"),
+        ("firewall=drop out udp", "firewall="),
+        ("allowed-ips=10.1.0.1,10.1.0.2", "allowed-ips="),
+        ("router-guard=on", "router-guard=off"),
+        ("mac-nospoof=off", "mac-nospoof=on"),
+    ] {
+        for vnic in ["a", "b"] {
+            set(&daemon, vnic, on);
+            closed(&format!("{vnic}: {on}"));
+            set(&daemon, vnic, off);
+            open(&format!("{vnic}: {off}"));
+        }
+    }
+    daemon.must("flow add web --vnic b --attr local_port=80,transport=tcp");
+    closed("a flow");
+    daemon.must("flow remove web");
+    open("no flow");
+    lab.namespace("s");
+    daemon.tap(&lab, "s0", "s", "", "--set span=on");
+    closed("a span");
+    daemon.must("vnic delete s0");
+    open("no span");
+    // What the shortcut keeps by itself does not close it.
+    set(&daemon, "a", "restricted=on");
+    open("restricted");
+    set(&daemon, "a", "mtu=1400");
+    open("another MTU");
+    balanced(&daemon, "a");
+    balanced(&daemon, "b");
+}
+
+/// Numbered datagrams from `a` to `b`, while `work` runs. The numbers that arrived, in order of arrival.
+fn numbered(lab: &Lab, gap: Duration, work: impl FnOnce()) -> Vec<u64> {
+    let timeout = Some(Duration::from_secs(2));
+    let to = lab.within("b", || UdpSocket::bind("10.1.0.2:7000").expect("a socket"));
+    to.set_read_timeout(timeout).expect("a socket");
+    let from = lab.within("a", || UdpSocket::bind("10.1.0.1:0").expect("a socket"));
+    from.connect("10.1.0.2:7000").expect("a route");
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut number = 0_u64;
+            while !is_over.load(Ordering::Relaxed) {
+                // A queue that is full for a moment loses one.
+                let _ = from.send(&number.to_le_bytes());
+                number += 1;
+                std::thread::sleep(gap);
+            }
+        });
+        let read = scope.spawn(|| {
+            let (mut got, mut space) = (Vec::new(), [0; 8]);
+            while uninterrupted(|| to.recv(&mut space)).is_ok() {
+                got.push(u64::from_le_bytes(space));
+            }
+            got
+        });
+        work();
+        is_over.store(true, Ordering::Relaxed);
+        read.join().expect("read")
+    })
+}
+
+/// A stream goes from one way to the other and back, twenty times, and stays in order; it uses both ways.
+#[test]
+fn order_is_kept_from_one_way_to_the_other() {
+    let Some(lab) = Lab::start("order_is_kept_from_one_way_to_the_other") else {
+        return;
+    };
+    let daemon = two(&lab, "");
+    assert!(lab.ping("a", "10.1.0.2", 3));
+    let before = shortcut(&daemon, "a").1;
+    let got = numbered(&lab, Duration::from_micros(50), || {
+        for _ in 0..20 {
+            set(&daemon, "b", "router-guard=on");
+            set(&daemon, "b", "router-guard=off");
+            let by = shortcut(&daemon, "a").1;
+            until("the shortcut is used again", || {
+                shortcut(&daemon, "a").1 > by
+            });
+        }
+    });
+    let by = shortcut(&daemon, "a").1 - before;
+    let swapped = got.windows(2).filter(|pair| pair[1] <= pair[0]).count();
+    assert_eq!(swapped, 0, "of {} datagrams", got.len());
+    let all = got.len() as u64;
+    assert!(by > 0 && by < all, "{by} of {all} by the shortcut");
+}
+
+/// Killing the daemon leaves what was allowed, and only that: the two go on, a third member is not reached, an address that is not
+/// the member's own is not heard. The daemon that comes takes the same interface over. The namespace takes all of it along, also while no
+/// daemon runs.
+#[test]
+fn it_goes_on_without_its_daemon() {
+    let Some(lab) = Lab::start("it_goes_on_without_its_daemon") else {
+        return;
+    };
+    let mut daemon = two(&lab, "");
+    lab.namespace("c");
+    daemon.tap(&lab, "c0", "c", ",address=10.1.0.3/24", "");
+    assert!(lab.ping("a", "10.1.0.2", 3) && lab.ping("a", "10.1.0.3", 3));
+    until("by the shortcut", || {
+        lab.ping("a", "10.1.0.2", 3) && shortcut(&daemon, "a").1 > 0
+    });
+    lab.ip("a", "route add 10.9.0.0/16 via 10.1.0.2");
+    let links = lab.ip("a", "-o link show eth0");
+    daemon.kill();
+    assert!(lab.ping("a", "10.1.0.2", 3) && lab.ping("b", "10.1.0.1", 3));
+    // Neighbours that are asked again, as the kernel does after a while, answer.
+    lab.ip("a", "neigh change 10.1.0.2 dev eth0 nud probe");
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(lab.ip("a", "neigh show 10.1.0.2").contains("REACHABLE"));
+    assert!(!lab.ping("a", "10.1.0.3", 1));
+    lab.ip("a", "link set eth0 address 02:00:00:00:00:99");
+    lab.ip(
+        "b",
+        "neigh replace 10.1.0.1 lladdr 02:00:00:00:00:99 dev eth0 nud reachable",
+    );
+    assert!(!lab.ping("a", "10.1.0.2", 1), "not its own address");
+    daemon.start_again();
+    daemon.wait_for_state("vnic", "a", "up");
+    assert_eq!(
+        lab.ip("a", "-o link show eth0"),
+        links,
+        "the same, with its own address"
+    );
+    lab.ip("b", "neigh flush all");
+    until("reached again", || lab.ping("a", "10.1.0.2", 1));
+    assert!(lab.ip("a", "route show").contains("10.9.0.0/16"));
+    until("by the shortcut again", || {
+        lab.ping("a", "10.1.0.2", 3) && shortcut(&daemon, "a").1 > 0
+    });
+    assert!(lab.ping("a", "10.1.0.3", 3));
+    daemon.kill();
+    lab.remove_namespace("a");
+    until("its end is gone", || {
+        lab.ip("host", "-o link show type veth").lines().count() == 1
+    });
+    assert_eq!(lab.ip("host", "-o link show type tun").lines().count(), 0);
+}
+
+/// A container that may do anything to its own interface gets nothing that it was not given: another address, longer packets, its end
+/// gone or moved, queues and programs of its own. Whatever was lost is made anew.
+#[test]
+fn a_container_cannot_bypass_it() {
+    let Some(lab) = Lab::start("a_container_cannot_bypass_it") else {
+        return;
+    };
+    let daemon = two(&lab, "");
+    assert!(lab.ping("a", "10.1.0.2", 3));
+    // As if it were somebody else: dropped, and counted as ever.
+    let spoofed = daemon.drops("a", "mac-spoof");
+    lab.ip("a", "link set eth0 address 02:00:00:00:00:99");
+    assert!(!lab.ping("a", "10.1.0.2", 1));
+    assert!(daemon.drops("a", "mac-spoof") > spoofed);
+    let mac = daemon.show("vnic", "a")["mac"]
+        .as_str()
+        .expect("an address")
+        .to_owned();
+    lab.ip("a", &format!("link set eth0 address {mac}"));
+    lab.ip("b", "neigh flush all");
+    until("its own again", || lab.ping("a", "10.1.0.2", 1));
+    // Longer than the other takes.
+    set(&daemon, "a", "mtu=9000");
+    set(&daemon, "b", "mtu=1400");
+    lab.ip("b", "link set eth0 mtu 9000");
+    let too_long = daemon.drops("a", "mtu");
+    let long = ["-c1", "-W1", "-s", "3000", "-M", "do", "10.1.0.2"];
+    assert_ne!(run(lab.command("a", "ping").args(long)).code, 0);
+    assert!(daemon.drops("a", "mtu") > too_long);
+    // Its end, moved into a namespace of its own or deleted: a new one is made, and ours of the former is gone.
+    lab.namespace("inner");
+    lab.ip("a", &format!("link set eth0 netns {}", lab.name("inner")));
+    until("a new one", || lab.ip("a", "-o link show").contains("eth0"));
+    until("reached", || lab.ping("a", "10.1.0.2", 1));
+    assert_eq!(lab.ip("inner", "-o link show").lines().count(), 1);
+    lab.ip("a", "link delete eth0");
+    until("a new one", || lab.ip("a", "-o link show").contains("eth0"));
+    until("reached", || lab.ping("a", "10.1.0.2", 1));
+    assert_eq!(lab.ip("host", "-o link show type veth").lines().count(), 2);
+    // Down: not up, and the other's frames are counted as dropped.
+    lab.ip("a", "link set eth0 down");
+    daemon.wait_for_state("vnic", "a", "waiting");
+    let sent = run(lab.command("b", "ping").args(["-c1", "-W1", "10.1.0.1"]));
+    assert_ne!(sent.code, 0);
+    lab.ip("a", "link set eth0 up");
+    daemon.wait_for_state("vnic", "a", "up");
+    until("reached", || lab.ping("a", "10.1.0.2", 1));
+    balanced(&daemon, "a");
+    balanced(&daemon, "b");
+}
+
+/// An upgrade hands the TAP over: a stream goes on in order and loses nothing, and the shortcut is open after it.
+#[test]
+fn it_outlives_an_upgrade() {
+    let Some(lab) = Lab::start("it_outlives_an_upgrade") else {
+        return;
+    };
+    let mut daemon = two(&lab, "");
+    assert!(lab.ping("a", "10.1.0.2", 3));
+    let got = numbered(&lab, Duration::from_millis(1), || daemon.upgrade());
+    let gaps = got.windows(2).filter(|pair| pair[1] != pair[0] + 1).count();
+    assert_eq!(
+        gaps,
+        0,
+        "of {} datagrams: {got:?}\n{}",
+        got.len(),
+        daemon.log()
+    );
+    daemon.wait_for_state("vnic", "a", "up");
+    daemon.wait_for_state("vnic", "b", "up");
+    until("by the shortcut", || {
+        lab.ping("a", "10.1.0.2", 3) && shortcut(&daemon, "a").1 > 0
+    });
+    balanced(&daemon, "a");
+}
