@@ -372,6 +372,7 @@ fn granted(page: &str, text: &str) -> String {
              windlass vnic create v0 --bridge br0 --attach tap,netns=a,queues=2\n\
              until [ \"$(windlass vnic show v0 -p -o rings-now)\" = 2 ]; do sleep 0.05; done\n",
         ),
+        "overlays.md" => granted.push_str("ip addr add 192.0.2.1/24 dev eth0\n"),
         "packet-programs.md" => {
             let (_, program) = text.split_once("```c\n").expect("a program");
             let (program, _) = program.split_once("```").expect("its end");
