@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use windlass_sys::netlink::Netlink;
-use windlass_tests::{Daemon, Lab, program};
+use windlass_tests::{Daemon, Lab, program, until};
 
 /// A daemon with a bridge, and a network on it.
 struct Network {
@@ -305,6 +305,7 @@ fn bad_calls_are_refused() {
         ("name", Value::Null, 7),
         ("bridge", Value::Null, 7),
         ("bridge", json!("nowhere"), 100),
+        ("overlay", json!("ov0"), 7),
         ("zone", json!("nowhere"), 100),
         ("vlan", json!(4095), 7),
         ("mtu", json!("large"), 7),
@@ -414,6 +415,38 @@ fn what_is_owed_is_paid() {
     assert_eq!(network.left(), (1, 1));
     assert!(!network.has_interface("a"));
     network.call("DEL", "two", "b").must();
+    assert_eq!(network.left(), (0, 0));
+}
+
+/// A network on an overlay: its VNICs are on the overlay's bridge, with its MTU; STATUS says when the overlay is not there, or degraded.
+#[test]
+fn an_overlay_has_containers() {
+    let Some(mut network) = Network::start("an_overlay_has_containers", &["a"]) else {
+        return;
+    };
+    network
+        .config
+        .as_object_mut()
+        .expect("an object")
+        .remove("bridge");
+    network.config["overlay"] = json!("ov0");
+    network.call("ADD", "one", "a").refused(100);
+    network.call("STATUS", "", "").refused(50);
+    let set = "vxlan/listen-ip=192.0.2.1,direct/dest-ip=192.0.2.2";
+    let create = format!("overlay create ov0 --encap vxlan --vni 23 --search direct --set {set}");
+    network.daemon.must(&create);
+    network.call("STATUS", "", "").refused(51);
+    network.lab.ip("host", "link set lo up");
+    network.lab.ip("host", "address add 192.0.2.1/24 dev lo");
+    until("the overlay is up", || {
+        network.call("STATUS", "", "").run().0 == 0
+    });
+    let result = network.call("ADD", "one", "a").must();
+    let vnic = network.daemon.json("vnic show")[0].take();
+    assert_eq!(vnic["bridge"], "ov0", "{vnic}");
+    let mtu = result["interfaces"][0]["mtu"].as_u64();
+    assert!(mtu.is_some_and(|mtu| mtu != 1500), "{result}");
+    network.call("DEL", "one", "a").must();
     assert_eq!(network.left(), (0, 0));
 }
 

@@ -16,8 +16,9 @@ pub const VERSIONS: [&str; 4] = ["0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 /// Where what was given to whom is written down, unless `dataDir` says otherwise.
 const DATA_DIR: &str = "/var/lib/windlass/cni";
 /// Keys of a configuration, those of the specification last.
-const KEYS: [&str; 18] = [
+const KEYS: [&str; 19] = [
     "bridge",
+    "overlay",
     "zone",
     "vlan",
     "mtu",
@@ -87,6 +88,15 @@ pub struct Attachment {
     pub interface: String,
 }
 
+/// What VNICs are on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// A bridge.
+    Bridge(Name),
+    /// The bridge of an overlay.
+    Overlay(Name),
+}
+
 /// A network.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
@@ -94,8 +104,8 @@ pub struct Config {
     pub version: &'static str,
     /// The network's name.
     pub name: String,
-    /// The bridge of its VNICs.
-    pub bridge: Name,
+    /// What its VNICs are on.
+    pub place: Place,
     /// Their zone.
     pub zone: ZoneRef,
     /// Their untagged VLAN, if the bridge filters.
@@ -177,7 +187,7 @@ impl Config {
         Ok(Self {
             version,
             name,
-            bridge: needed("bridge", take(&object, "bridge")?)?,
+            place: place(take(&object, "bridge")?, take(&object, "overlay")?)?,
             zone: take(&object, "zone")?.unwrap_or_default(),
             vlan: take(&object, "vlan")?,
             mtu: take(&object, "mtu")?,
@@ -218,6 +228,14 @@ impl Config {
             }
         }
         Ok(wanted)
+    }
+}
+
+fn place(bridge: Option<Name>, overlay: Option<Name>) -> Result<Place, Failure> {
+    match (bridge, overlay) {
+        (Some(bridge), None) => Ok(Place::Bridge(bridge)),
+        (None, Some(overlay)) => Ok(Place::Overlay(overlay)),
+        _ => Err(invalid("bridge", "say either bridge or overlay")),
     }
 }
 

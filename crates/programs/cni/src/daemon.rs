@@ -2,10 +2,12 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use windlass_api::{Change, ErrorCode, MacAddr, Name, Object, Vnic, VnicView};
+use windlass_api::{
+    Bridge, Change, ErrorCode, MacAddr, Name, Object, Overlay, State, Status, Vnic, VnicView,
+};
 use windlass_client::{Client, Error, socket};
 
-use crate::config::Config;
+use crate::config::{Config, Place};
 use crate::failure::is_busy;
 
 /// How long one request may take.
@@ -49,13 +51,38 @@ impl Daemon {
         self.ask(Client::daemon).map(drop)
     }
 
-    /// Whether there is this bridge.
+    /// The bridge of VNICs there, as it is named.
     ///
     /// # Errors
     /// See [`Error`].
-    pub fn has_bridge(&self, name: &Name) -> Result<(), Error> {
-        let bridge = |client: &Client| client.get::<windlass_api::Bridge>(name);
-        self.ask(bridge).map(drop)
+    pub fn bridge_of(&self, place: &Place) -> Result<Name, Error> {
+        match place {
+            Place::Bridge(bridge) => Ok(bridge.clone()),
+            Place::Overlay(name) => {
+                let overlay = self.ask(|client| client.get::<Overlay>(name))?;
+                Ok(overlay.config.bridge().clone())
+            }
+        }
+    }
+
+    /// Whether VNICs there have a bridge, and reach other hosts if they are to.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn state_of(&self, place: &Place) -> Result<Status, Error> {
+        match place {
+            Place::Bridge(name) => {
+                self.ask(|client| client.get::<Bridge>(name))?;
+                Ok(Status {
+                    state: State::Up,
+                    ..Status::default()
+                })
+            }
+            Place::Overlay(name) => {
+                let overlay = self.ask(|client| client.get::<Overlay>(name))?;
+                Ok(overlay.status)
+            }
+        }
     }
 
     /// A VNIC.

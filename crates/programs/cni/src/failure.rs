@@ -25,6 +25,8 @@ pub enum Code {
     Again = 11,
     /// STATUS: an ADD would fail.
     Unavailable = 50,
+    /// STATUS: and the containers that there are may not reach each other.
+    Limited = 51,
     /// windlassd refused.
     Refused = 100,
     /// CHECK: the interface is not as it was made.

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! # Model
-//! A process for each call, without threads of its own or a runtime. What a container gets is written down in the ledger
+//! A process for each call, without a runtime; a thread looks into the container's namespace and ends. What a container gets is written down in the ledger
 //! ([`ledger`]) first, then made, and struck out when it is gone. So a plugin or daemon that is killed at any instant leaves
 //! nothing that DEL or GC does not find, and a leftover is replaced by the next ADD of the same interface.
 //!
@@ -24,7 +24,7 @@
 //! next call that reaches the daemon pays. Errors have the codes of the specification ([`failure`]).
 //!
 //! # Not done
-//! Overlays; addresses that several hosts share.
+//! Addresses that several hosts share.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

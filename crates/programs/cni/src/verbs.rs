@@ -163,7 +163,8 @@ impl Network<'_> {
             let why = format!("there is an interface {} in the container", call.interface);
             return Err(Failure::new(Code::Environment, why));
         }
-        let vnic = self.vnic(call, name, wanted, &given)?;
+        let bridge = daemon.bridge_of(&self.config.place)?;
+        let vnic = self.vnic(call, (name, &bridge), wanted, &given)?;
         let mac = daemon.make(&vnic)?;
         let link = container.link(&call.interface)?.filter(|link| {
             let own = mac.map(|mac| mac.0);
@@ -185,7 +186,7 @@ impl Network<'_> {
     fn vnic(
         &self,
         call: &Call,
-        name: &Name,
+        (name, bridge): (&Name, &Name),
         wanted: &Wanted,
         given: &Given,
     ) -> Result<Vnic, Failure> {
@@ -205,7 +206,7 @@ impl Network<'_> {
         let vnic = json!({
             "name": name,
             "zone": config.zone,
-            "bridge": config.bridge,
+            "bridge": bridge,
             "mac": wanted.mac,
             "attach": {
                 "kind": config.attach,
@@ -336,11 +337,13 @@ impl Network<'_> {
 
     fn status(&self) -> Result<(), Failure> {
         let unavailable = |failure: Failure| failure.with(Code::Unavailable);
-        let asked = Daemon::of(self.config).and_then(|daemon| {
-            daemon.answers()?;
-            daemon.has_bridge(&self.config.bridge)
-        });
-        asked.map_err(|error| unavailable(error.into()))?;
+        let asked = Daemon::of(self.config).and_then(|daemon| daemon.state_of(&self.config.place));
+        let status = asked.map_err(|error| unavailable(error.into()))?;
+        if status.state != State::Up {
+            let reason = status.reason.unwrap_or_default();
+            let why = format!("the overlay is degraded: {reason}");
+            return Err(Failure::new(Code::Limited, why));
+        }
         if let Ipam::Own { sets, .. } = &self.config.ipam {
             let picked = self.change(|ledger| ledger.clone().pick(sets, &[]));
             picked.map_err(unavailable)?;
