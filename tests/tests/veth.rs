@@ -1,6 +1,8 @@
 //! VNICs with a veth: the shortcut in the kernel, when it is open, and that it changes nothing but speed.
 
-use std::net::UdpSocket;
+use std::io::Write;
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::process::Child;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -106,6 +108,58 @@ fn set(daemon: &Daemon, vnic: &str, property: &str) {
     assert_eq!(done.code, 0, "{property}: {}", done.err);
 }
 
+/// A stream of TCP goes by the shortcut in segments far larger than the MTU, which no worker sees.
+#[test]
+fn a_stream_goes_by_the_shortcut() {
+    let Some(lab) = Lab::start("a_stream_goes_by_the_shortcut") else {
+        return;
+    };
+    let daemon = two(&lab, "");
+    assert!(lab.ping("a", "10.1.0.2", 3));
+    let before = (daemon.counters("a"), shortcut(&daemon, "a").1);
+    let listener = lab.within("b", || TcpListener::bind("10.1.0.2:7000").expect("a port"));
+    let bytes = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let to = "10.1.0.2:7000".parse().expect("an address");
+            let timeout = Duration::from_secs(10);
+            let mut stream = lab.within("a", || {
+                TcpStream::connect_timeout(&to, timeout).expect("connected")
+            });
+            stream.write_all(&vec![7; 64 << 20]).expect("sent");
+        });
+        let (mut stream, _) = listener.accept().expect("a connection");
+        std::io::copy(&mut stream, &mut std::io::sink()).expect("received")
+    });
+    assert_eq!(bytes, 64 << 20);
+    let after = (daemon.counters("a"), shortcut(&daemon, "a").1);
+    let since = |name: &str| number(&after.0, name) - number(&before.0, name);
+    let (frames, by) = (since("rx_frames"), after.1 - before.1);
+    assert!(by * 10 >= frames * 9, "{by} of {frames} by the shortcut");
+    let mean = since("rx_bytes") / frames;
+    assert!(mean > 3000, "frames of {mean} bytes");
+    balanced(&daemon, "a");
+    balanced(&daemon, "b");
+}
+
+/// A running `windlass snoop` of `a`.
+struct Capture(Child);
+
+impl Capture {
+    fn start(lab: &Lab, daemon: &Daemon) -> Capture {
+        let file = lab.directory().join("capture");
+        let mut command = daemon.command();
+        command.args(["snoop", "-d", "a", "-w"]).arg(file);
+        Capture(command.spawn().expect("windlass"))
+    }
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        self.0.kill().expect("killed");
+        self.0.wait().expect("ended");
+    }
+}
+
 /// Whatever only a worker can do closes the shortcut before the call returns: no frame goes by it after that, and all arrive as before.
 /// Taken back, the shortcut is open again.
 #[test]
@@ -155,6 +209,12 @@ fn what_only_a_worker_does_closes_it() {
     closed("a span");
     daemon.must("vnic delete s0");
     open("no span");
+    let capture = Capture::start(&lab, &daemon);
+    until("a capture", || !is_open(&daemon, "a"));
+    closed("a capture");
+    drop(capture);
+    until("no capture", || is_open(&daemon, "a"));
+    open("no capture");
     // What the shortcut keeps by itself does not close it.
     set(&daemon, "a", "restricted=on");
     open("restricted");

@@ -1,4 +1,4 @@
-//! TAP to TAP between two namespaces, beside the kernel's bridge with veth pairs and OVS in user space with TAPs.
+//! TAP to TAP and veth to veth between two namespaces, beside the kernel's bridge with veth pairs and OVS in user space with TAPs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -66,6 +66,8 @@ enum Subject {
     Kernel,
     /// windlassd with two TAPs.
     Windlass,
+    /// windlassd with two veths: frames pass in the kernel.
+    Veth,
     /// OVS in user space with two TAPs (its internal ports).
     Ovs,
 }
@@ -81,8 +83,10 @@ struct Variant {
     streams: u16,
     small_udp: bool,
     congestion: &'static str,
-    /// Least rate and most processor time a gigabyte, as multiples of the kernel bridge's.
+    /// Least rate and most processor time a gigabyte with TAPs, as multiples of the kernel bridge's.
     bar: Option<(f64, Option<f64>)>,
+    /// The same with veths.
+    veth_bar: Option<(f64, Option<f64>)>,
 }
 
 const PINNED: Variant = Variant {
@@ -95,6 +99,7 @@ const PINNED: Variant = Variant {
     small_udp: false,
     congestion: "cubic",
     bar: Some((1.0, Some(1.25))),
+    veth_bar: Some((1.0, Some(1.0))),
 };
 
 const ANYWHERE: Variant = Variant {
@@ -127,30 +132,35 @@ const VARIANTS: [Variant; 9] = [
         name: "UDP of 64 bytes",
         small_udp: true,
         bar: Some((0.85, None)),
+        veth_bar: Some((1.25, None)),
         ..PINNED
     },
     Variant {
         name: "4 processes, unpinned",
         processes: 4,
         bar: None,
+        veth_bar: None,
         ..ANYWHERE
     },
     Variant {
         name: "1 stream, all on one core",
         client: Some(0),
         bar: None,
+        veth_bar: None,
         ..PINNED
     },
     Variant {
         name: "1 stream, daemon with sender",
         daemon: Some(1),
         bar: None,
+        veth_bar: None,
         ..PINNED
     },
     Variant {
         name: "1 stream, bbr",
         congestion: "bbr",
         bar: None,
+        veth_bar: None,
         ..PINNED
     },
 ];
@@ -251,12 +261,17 @@ impl World {
         };
         match subject {
             Subject::Kernel => world._bridge = Some(kernel_bridge()?),
-            Subject::Windlass => {
+            Subject::Windlass | Subject::Veth => {
+                let kind = if subject == Subject::Veth {
+                    "veth"
+                } else {
+                    "tap"
+                };
                 let daemon = Daemon::start(programs, scratch, &[])?;
                 daemon.command("bridge create br0")?;
                 for (name, address) in [CLIENT, SERVER] {
                     daemon.command(&format!(
-                        "vnic create {name} --bridge br0 --attach tap,netns={name},address={address}/24"
+                        "vnic create {name} --bridge br0 --attach {kind},netns={name},address={address}/24"
                     ))?;
                 }
                 world.daemon = Some(daemon);
@@ -475,8 +490,13 @@ fn row(name: &str, variant: &Variant, subject: Subject, shots: &[Shot]) -> Vec<S
     let (rate, cpu) = (against(|s| s.rate), against(|s| s.cpu_per_gb));
     let show =
         |spread: Option<Spread>| spread.map_or_else(|| "-".to_owned(), |s| format!("{s:.2}"));
-    let bar = match (subject, variant.bar, rate, cpu) {
-        (Subject::Windlass, Some((least, most)), Some(rate), Some(cpu)) => {
+    let bar = match subject {
+        Subject::Windlass => variant.bar,
+        Subject::Veth => variant.veth_bar,
+        Subject::Kernel | Subject::Ovs => None,
+    };
+    let bar = match (bar, rate, cpu) {
+        (Some((least, most)), Some(rate), Some(cpu)) => {
             let met = rate.median >= least && most.is_none_or(|most| cpu.median <= most);
             let most = most.map_or_else(String::new, |most| format!(" at {most}"));
             format!("{least}{most}: {}", if met { "met" } else { "MISSED" })

@@ -40,6 +40,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rustix::io::Errno;
 
@@ -53,6 +54,8 @@ const PAIRS: u32 = 65_536;
 /// A pair without a frame on the slow way for this long has none there: 1 s.
 pub const QUIET_NS: i32 = 1_000_000_000;
 
+/// Wait for programs to end where the kernel does not tell.
+const SETTLE_WAIT: Duration = Duration::from_millis(50);
 /// `MEMBARRIER_CMD_GLOBAL` of `<linux/membarrier.h>`.
 const MEMBARRIER_GLOBAL: libc::c_int = 1;
 
@@ -162,7 +165,7 @@ pub struct Place {
 /// The maps that all programs of one daemon share.
 #[derive(Debug)]
 pub struct Shortcut {
-    /// By slot: the place, if it is open; else 0.
+    /// By slot: the place, if it is open, else 0; and whose slot it is.
     places: Map,
     /// By address and place: what there is to know of an open member.
     targets: Map,
@@ -178,6 +181,8 @@ pub struct Shortcut {
 #[derive(Debug, Default)]
 struct Used {
     slots: Vec<bool>,
+    /// Slots made so far: tells members apart that had the same number one after the other.
+    made: u32,
     /// How many members have an address, on whatever bridges.
     addresses: HashMap<Mac, u32>,
 }
@@ -187,6 +192,8 @@ struct Used {
 pub struct Slot {
     of: Arc<Shortcut>,
     number: u32,
+    /// A program of a former member of this number may still be at its interface: it is told by this.
+    whose: u32,
     /// What had been counted when it was made.
     before: [u64; 4],
     state: Mutex<SlotState>,
@@ -257,9 +264,11 @@ impl Shortcut {
             None => return Err(ShortcutError::Full),
         };
         used.slots[number] = true;
+        used.made = used.made.wrapping_add(1);
         Ok(Slot {
             of: self.clone(),
             number: number as u32,
+            whose: used.made,
             before: self.sums(number as u32),
             state: Mutex::default(),
         })
@@ -323,8 +332,8 @@ impl Slot {
             let value = [ends.host, self.number, place.mtu, 0].map(u32::to_ne_bytes);
             let key = target((ends, place));
             self.of.targets.put(&key, value.as_flattened())?;
-            let place = u64::from(place.number).to_ne_bytes();
-            self.of.places.put(&number, &place)?;
+            let place = [place.number, self.whose].map(u32::to_ne_bytes);
+            self.of.places.put(&number, place.as_flattened())?;
         }
         Ok(answer)
     }
@@ -352,10 +361,7 @@ impl Slot {
     /// # Errors
     /// [`LoadError`].
     pub fn leave(&self, ends: Ends) -> Result<Program, LoadError> {
-        load(
-            "windlass_leave",
-            programs::leave(&self.of, self.number, ends),
-        )
+        load("windlass_leave", programs::leave(self, ends))
     }
 
     /// The program for the ingress of the TAP.
@@ -418,13 +424,19 @@ pub fn only_redirected() -> Result<Program, LoadError> {
 /// Returns when no program runs that has seen a map as it was at the call (membarrier(2), one grace period of the kernel's).
 pub fn settle() {
     // SAFETY: this call takes no addresses.
-    let _ = unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_GLOBAL, 0, 0) };
+    let done = unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_GLOBAL, 0, 0) };
+    if done != 0 {
+        // A kernel with `nohz_full` processors has no such call. A program runs for microseconds.
+        std::thread::sleep(SETTLE_WAIT);
+    }
 }
 
 mod programs;
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::{AsFd, AsRawFd};
+
     use super::*;
 
     const ENDS: Ends = Ends {
@@ -441,6 +453,147 @@ mod tests {
                 None
             }
         }
+    }
+
+    /// The part of `union bpf_attr` for BPF_PROG_TEST_RUN.
+    #[repr(C)]
+    #[derive(Clone, Copy, Default)]
+    struct RunAttributes {
+        program: u32,
+        answer: u32,
+        frame_bytes: u32,
+        frame_bytes_out: u32,
+        frame: u64,
+        frame_out: u64,
+        repeat: u32,
+        duration: u32,
+        context_bytes: u32,
+        context_bytes_out: u32,
+        context: u64,
+        context_out: u64,
+    }
+
+    const BPF_PROG_TEST_RUN: libc::c_int = 10;
+    const TC_ACT_REDIRECT: u32 = 7;
+
+    /// Runs a program with a frame that is to be cut into segments of so many bytes, or not at all (0).
+    fn run(program: &Program, frame: &[u8], gso_size: u32) {
+        let mut context = [0_u32; 48];
+        context[usize::try_from(GSO_SIZE).expect("an offset") / 4] = gso_size;
+        let mut attributes = RunAttributes {
+            program: program.as_fd().as_raw_fd().cast_unsigned(),
+            frame_bytes: frame.len() as u32,
+            frame: frame.as_ptr().expose_provenance() as u64,
+            repeat: 1,
+            context_bytes: size_of_val(&context) as u32,
+            context: context.as_ptr().expose_provenance() as u64,
+            ..RunAttributes::default()
+        };
+        // SAFETY: the addresses are those of a frame and a context of the lengths beside them, which outlive the call.
+        let done = unsafe { crate::bpf::bpf(BPF_PROG_TEST_RUN, &mut attributes) };
+        done.expect("a run");
+        assert_eq!(attributes.answer, TC_ACT_REDIRECT, "to one of the two");
+    }
+
+    /// A member of place 1, and the program at its end.
+    fn member(shortcut: &Arc<Shortcut>, last: u8) -> (Slot, Program) {
+        let slot = shortcut.slot().expect("a slot");
+        let mac = [0x82, 0xff, 0xfe, 0xfd, 0xfc, last];
+        let ends = Ends { mac, ..ENDS };
+        slot.set_ends(ends).expect("ends");
+        slot.set_up(true).expect("up");
+        let place = Place {
+            number: 1,
+            mtu: 1500,
+        };
+        slot.open(Some(place)).expect("open");
+        let program = slot.leave(ends).expect("a program");
+        (slot, program)
+    }
+
+    /// TCP over IPv4 between two members.
+    fn frame(to: u8, from: u8, bytes: usize) -> Vec<u8> {
+        let mut frame = vec![
+            0x82, 0xff, 0xfe, 0xfd, 0xfc, to, 0x82, 0xff, 0xfe, 0xfd, 0xfc, from,
+        ];
+        frame.extend([8, 0, 0x45]);
+        frame.resize(bytes, 0);
+        frame[23] = 6;
+        frame[46] = 0x80;
+        frame
+    }
+
+    /// A slot's number that is another member's now opens nothing to the program of the member before, which may still be at its
+    /// interface.
+    #[test]
+    fn a_number_that_is_used_again_opens_nothing() {
+        let name = "a_number_that_is_used_again_opens_nothing";
+        let Some(shortcut) = shortcut(name) else {
+            return;
+        };
+        let (a, of_a) = member(&shortcut, 1);
+        let (b, _) = member(&shortcut, 2);
+        run(&of_a, &frame(2, 1, 100), 0);
+        let passed = Passed {
+            rx_frames: 1,
+            rx_bytes: 100,
+            ..Passed::default()
+        };
+        assert_eq!(a.passed(), passed);
+        assert_eq!((b.passed().tx_frames, b.passed().tx_bytes), (1, 100));
+        let number = a.number;
+        drop(a);
+        let (c, of_c) = member(&shortcut, 3);
+        assert_eq!(c.number, number);
+        run(&of_a, &frame(2, 1, 100), 0);
+        assert_eq!((b.passed().tx_frames, c.passed().rx_frames), (1, 0));
+        run(&of_c, &frame(2, 3, 100), 0);
+        assert_eq!((b.passed().tx_frames, c.passed().rx_frames), (2, 1));
+    }
+
+    /// Only what the receiver takes goes by: its own address, from the sender's own, of a kind that it may be, whole or in segments that
+    /// fit. After a frame that did not, the pair's next ones do not either: it may still be on its way.
+    #[test]
+    fn only_what_fits_goes_by() {
+        let Some(shortcut) = shortcut("only_what_fits_goes_by") else {
+            return;
+        };
+        let goes_by = |frame: &[u8], gso_size| {
+            let (a, of_a) = member(&shortcut, 1);
+            let (_b, _) = member(&shortcut, 2);
+            let before = a.passed().rx_frames;
+            run(&of_a, frame, gso_size);
+            let goes_by = a.passed().rx_frames > before;
+            shortcut
+                .pairs
+                .take(&[&frame[..12], &[0; 4]].concat())
+                .expect("a pair");
+            goes_by
+        };
+        assert!(goes_by(&frame(2, 1, 60), 0) && goes_by(&frame(2, 1, 1514), 0));
+        assert!(!goes_by(&frame(2, 1, 1515), 0), "longer than the MTU");
+        // 20 bytes of IPv4, 32 of TCP.
+        assert!(goes_by(&frame(2, 1, 3000), 1448));
+        assert!(!goes_by(&frame(2, 1, 3000), 1449));
+        let mut other = frame(2, 1, 3000);
+        other[23] = 132;
+        assert!(!goes_by(&other, 1000), "SCTP, to be cut");
+        let mut options = frame(2, 1, 3000);
+        options[14] = 0x46;
+        assert!(!goes_by(&options, 1000), "IPv4 with options, to be cut");
+        assert!(!goes_by(&frame(3, 1, 60), 0), "to a stranger");
+        assert!(!goes_by(&frame(2, 3, 60), 0), "from a stranger");
+        assert!(!goes_by(&frame(1, 2, 60), 0), "from the other one");
+        let mut kind = frame(2, 1, 60);
+        kind[12] = 0x88;
+        assert!(!goes_by(&kind, 0), "of another kind");
+
+        let (a, of_a) = member(&shortcut, 1);
+        let (_b, _) = member(&shortcut, 2);
+        let before = a.passed().rx_frames;
+        run(&of_a, &kind, 0);
+        run(&of_a, &frame(2, 1, 60), 0);
+        assert_eq!(a.passed().rx_frames, before, "behind one that is under way");
     }
 
     /// The kernel's verifier takes all programs.

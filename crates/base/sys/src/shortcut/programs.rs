@@ -113,7 +113,8 @@ fn bytes(code: &mut Code, bytes: i32, short: Label) {
 }
 
 /// See [`Slot::leave`]. `r6`: context; `r7`, `r8`: the frame; `r9`: the target's MTU, later the time.
-pub(super) fn leave(of: &Shortcut, slot: u32, ends: Ends) -> Vec<I> {
+pub(super) fn leave(slot: &Slot, ends: Ends) -> Vec<I> {
+    let of = &*slot.of;
     let [a, b, c, d, e, f] = ends.mac;
     let head = i32::from(u16::from_ne_bytes([a, b]));
     let tail = u32::from_ne_bytes([c, d, e, f]);
@@ -141,10 +142,12 @@ pub(super) fn leave(of: &Shortcut, slot: u32, ends: Ends) -> Vec<I> {
     code.jump(I::skip_if_is_not(1, ARP, 0), Label::Slow);
     code.label(Label::Kind);
     // Both are open, at one place.
-    code.put([I::move_word(1, slot), I::store_word(10, SLOT, 1)]);
+    code.put([I::move_word(1, slot.number), I::store_word(10, SLOT, 1)]);
     code.with_map(LOOKUP, &of.places, SLOT);
     code.jump(I::skip_if_zero(0, 0), Label::Slow);
-    code.put([I::load_long(1, 0, 0)]);
+    code.put([I::load_word(1, 0, 4), I::move_word(2, slot.whose)]);
+    code.jump(I::skip_if_differ(1, 2, 0), Label::Slow);
+    code.put([I::load_word(1, 0, 0)]);
     code.jump(I::skip_if_zero(1, 0), Label::Slow);
     code.put([I::store_long(10, TARGET_PLACE, 1)]);
     code.with_map(LOOKUP, &of.targets, TARGET);
@@ -184,15 +187,11 @@ fn fits(code: &mut Code) {
     code.jump(I::skip(0), Label::Fits);
     code.put([I::load_word(2, 6, GSO_SIZE)]);
     code.jump(I::skip_if_zero(2, 0), Label::Slow);
-    code.put([
-        I::move_register(1, 7),
-        I::add_immediate(1, i32::from(V6_OFFSET) + 1),
-    ]);
-    code.jump(I::skip_if_greater(1, 8, 0), Label::Slow);
     code.put([I::load_half(1, 7, KIND)]);
     code.jump(I::skip_if_is(1, IPV6, 0), Label::Segment6);
     code.put([I::load_byte(1, 7, V4_START)]);
     code.jump(I::skip_if_is_not(1, V4_PLAIN, 0), Label::Slow);
+    reaches(code, V4_OFFSET);
     code.put([
         I::add_immediate(2, 20),
         I::load_byte(1, 7, V4_PROTOCOL),
@@ -200,6 +199,7 @@ fn fits(code: &mut Code) {
     ]);
     code.jump(I::skip(0), Label::Segment);
     code.label(Label::Segment6);
+    reaches(code, V6_OFFSET);
     code.put([
         I::add_immediate(2, 40),
         I::load_byte(1, 7, V6_NEXT),
@@ -214,6 +214,16 @@ fn fits(code: &mut Code) {
     code.put([I::add_register(2, 3)]);
     code.jump(I::skip_if_greater(2, 9, 0), Label::Slow);
     code.label(Label::Fits);
+}
+
+/// To [`Label::Slow`] if the frame at `r7` ends, or its first piece does, before the byte at `offset`. Headers are in the first piece,
+/// and often nothing else.
+fn reaches(code: &mut Code, offset: i16) {
+    code.put([
+        I::move_register(1, 7),
+        I::add_immediate(1, i32::from(offset) + 1),
+    ]);
+    code.jump(I::skip_if_greater(1, 8, 0), Label::Slow);
 }
 
 /// To [`Label::Slow`] if frames of the pair are on that way.

@@ -123,16 +123,21 @@ impl VethEndpoint {
             return Err(PairError::Tap(self.tap.status().reason));
         };
         let joined = pair.join(&self.slot, self.ends(&pair, tap));
-        let watched = joined.and_then(|()| Ok(self.watch(&pair)?));
-        if let Err(error) = watched {
-            self.tap.condemn("the veth could not be made");
-            self.tap.poll(now);
-            drop(rings);
-            self.tap.detached();
-            return Err(error);
+        let watched = joined.and_then(|is_up| Ok(self.watch(&pair).map(|()| is_up)?));
+        match watched {
+            Ok(is_up) => {
+                self.is_set_down = !is_up;
+                self.pair = Some(pair);
+                Ok(rings)
+            }
+            Err(error) => {
+                self.tap.condemn("the veth could not be made");
+                self.tap.poll(now);
+                drop(rings);
+                self.tap.detached();
+                Err(error)
+            }
         }
-        self.pair = Some(pair);
-        Ok(rings)
     }
 
     fn ends(&self, pair: &Pair, tap: u32) -> Ends {
@@ -204,7 +209,7 @@ impl VethEndpoint {
         let changed = pair.change(from, to).map_err(PairError::from);
         let done = changed.and_then(|()| match from.mac == to.mac {
             true => Ok(()),
-            false => pair.join(&self.slot, self.ends(&pair, tap)),
+            false => pair.join(&self.slot, self.ends(&pair, tap)).map(drop),
         });
         self.pair = Some(pair);
         done.map_err(|error| error.to_string())
@@ -219,6 +224,8 @@ impl Endpoint for VethEndpoint {
         if self.pair.is_some() {
             if let Some(reason) = self.take_news() {
                 self.tap.condemn(&reason);
+                // Before there is nobody behind it.
+                let _ = self.slot.set_up(false);
                 // Nothing of it is left, wherever the other end is.
                 if let Some(pair) = self.close() {
                     pair.delete();
@@ -272,7 +279,6 @@ impl Endpoint for VethEndpoint {
         self.tap.detached();
         self.close();
         self.leaving = false;
-        self.is_set_down = false;
         self.retry_at = Instant::now();
     }
 

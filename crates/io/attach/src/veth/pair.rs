@@ -144,8 +144,8 @@ impl Pair {
         )
     }
 
-    /// Has frames pass between the pair and a TAP, and nothing else; then both are up.
-    pub(super) fn join(&mut self, slot: &Slot, ends: Ends) -> Result<(), PairError> {
+    /// Has frames pass between the pair and a TAP, and nothing else; then our ends are up. Whether the container's is.
+    pub(super) fn join(&mut self, slot: &Slot, ends: Ends) -> Result<bool, PairError> {
         slot.set_ends(ends)?;
         for index in [ends.host, ends.tap] {
             put_at(&only_redirected()?, index, Side::Egress)?;
@@ -160,7 +160,7 @@ impl Pair {
         let inner = self.inside.link_by_index(self.inner)?;
         let is_up = inner.is_some_and(|link| link.is_up());
         self.follow(slot, ends.tap, is_up)?;
-        Ok(())
+        Ok(is_up)
     }
 
     /// The TAP is down while the container's end is: what is sent there then is counted as it is at any TAP.
