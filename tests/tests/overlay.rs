@@ -3,14 +3,17 @@
 mod tunnel;
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use windlass_bridge::fdb::Key;
 use windlass_bridge::member::MemberConf;
 use windlass_frame::TxId;
+use windlass_overlay::Vni;
 use windlass_stats::Drop;
-use windlass_tests::{Frame, Lab, Wire, frame, mac, run, uninterrupted, until};
+use windlass_tests::{Frame, Lab, Mac, Wire, frame, mac, run, uninterrupted, until};
+use windlass_wire::MacAddr;
+use windlass_wire::build::{self, Ends, Link};
 use windlass_worker::DataPlaneError;
 use windlass_worker::dataplane::BridgeTuning;
 use windlass_worker::dataplane::overlays::{TARGETS, TargetTuning};
@@ -74,104 +77,185 @@ fn tcp_passes_both_ways() {
     );
 }
 
-/// Three remote endpoints, of which one is not there: a broadcast reaches each of the others once, and comes back to none of them; what
-/// is known goes to one alone. An endpoint that is removed gets nothing more, and its place can be another's.
+const ALL: Mac = [0xff; 6];
+/// Guests of the two remote hosts that are there.
+const REMOTE: [Mac; 2] = [[6, 0, 0, 0, 0, 2], [6, 0, 0, 0, 0, 3]];
+
+/// A guest, and three remote endpoints of which one is not there.
+struct Hosts {
+    lab: Lab,
+    host: Host,
+    guest: u16,
+    overlay: u16,
+    places: [u16; 3],
+    wire: Wire,
+    remote: Vec<Wire>,
+}
+
+impl Hosts {
+    fn start(name: &str) -> Option<Hosts> {
+        let lab = Lab::start(name)?;
+        for short in ["near", "far", "third", "guest"] {
+            lab.namespace(short);
+        }
+        let mut host = Host::start();
+        let guest = host.tap(&lab, "guest", mac(A), "10.0.0.1/24", MTU);
+        let remote = [("far", 2), ("third", 3)].map(|(short, n)| {
+            let net = format!("192.0.{n}");
+            let ends = (format!("{net}.1/24"), format!("{net}.2/24"));
+            join(&lab, ("near", &ends.0), (short, &ends.1));
+            let device = format!(
+                "link add vx0 mtu 1450 type vxlan id 23 dstport 4789 local {net}.2 remote 192.0.2.1"
+            );
+            lab.ip(short, &device);
+            lab.ip(short, "link set vx0 up");
+            Wire::open(&lab, short, "vx0")
+        });
+        lab.ip("third", "route add default via 192.0.3.1");
+        let overlay = host.overlay(&lab, "near", "192.0.2.1:4789", |_| {});
+        let places = ["192.0.2.2:4789", "192.0.3.2:4789", "192.0.2.9:4789"];
+        Some(Hosts {
+            places: places.map(|to| host.target(overlay, to)),
+            wire: Wire::open(&lab, "guest", "t0"),
+            remote: remote.into(),
+            lab,
+            host,
+            guest,
+            overlay,
+        })
+    }
+
+    /// Sends a frame of the guest's.
+    fn say(&self, to: Mac, text: &str) {
+        self.wire.send(&frame(to, mac(A), &[], text));
+    }
+
+    /// Has both remote guests learned.
+    fn learn(&self) {
+        for (remote, from) in self.remote.iter().zip(REMOTE) {
+            remote.send(&frame(ALL, from, &[], "here"));
+            assert!(self.wire.frames_until("here").is_empty());
+        }
+        until("both are learned", || {
+            [0, 1].map(|i| self.behind(REMOTE[i])) == [Some(self.places[0]), Some(self.places[1])]
+        });
+    }
+
+    fn behind(&self, mac: Mac) -> Option<u16> {
+        let entries = self
+            .host
+            .plane
+            .fdb_entries(self.host.bridge)
+            .expect("a bridge");
+        let mut entries = entries.iter();
+        let entry = entries.find(|entry| entry.key == Key::new(0, word(mac)));
+        entry.map(|entry| entry.member)
+    }
+}
+
+fn texts(frames: &[Frame]) -> Vec<String> {
+    frames.iter().filter_map(Frame::text).collect()
+}
+
+/// A broadcast reaches each endpoint once, beside one that is not there, and comes back to none of them; what is known goes to one
+/// alone; remote guests do not reach each other by way of this host.
 #[test]
 fn floods_reach_each_target_once() {
-    let Some(lab) = Lab::start("floods_reach_each_target_once") else {
+    let Some(hosts) = Hosts::start("floods_reach_each_target_once") else {
         return;
     };
-    for short in ["near", "far", "third", "guest"] {
-        lab.namespace(short);
-    }
-    let mut host = Host::start();
-    let guest = host.tap(&lab, "guest", mac(A), "10.0.0.1/24", MTU);
-    let mut wires = Vec::new();
-    for (short, n) in [("far", 2), ("third", 3)] {
-        let net = format!("192.0.{n}");
-        join(
-            &lab,
-            ("near", &format!("{net}.1/24")),
-            (short, &format!("{net}.2/24")),
-        );
-        if n == 3 {
-            lab.ip("third", "route add default via 192.0.3.1");
-        }
-        let device = format!(
-            "link add vx0 mtu 1450 type vxlan id 23 dstport 4789 local {net}.2 remote 192.0.2.1"
-        );
-        lab.ip(short, &device);
-        lab.ip(short, "link set vx0 up");
-        wires.push(Wire::open(&lab, short, "vx0"));
-    }
-    let overlay = host.overlay(&lab, "near", "192.0.2.1:4789", |_| {});
-    let places = ["192.0.2.2:4789", "192.0.3.2:4789", "192.0.2.9:4789"];
-    let places = places.map(|to| host.target(overlay, to));
-    assert_eq!(places, [TARGETS, TARGETS + 1, TARGETS + 2]);
-    let wire = Wire::open(&lab, "guest", "t0");
-    let (all, far, third) = (
-        [0xff; 6],
-        mac("06:00:00:00:00:02"),
-        mac("06:00:00:00:00:03"),
-    );
-    let texts = |frames: &[Frame]| -> Vec<_> { frames.iter().filter_map(Frame::text).collect() };
-    // A broadcast of the guest.
-    wire.send(&frame(all, mac(A), &[], "everybody"));
-    for remote in &wires {
+    assert_eq!(hosts.places, [TARGETS, TARGETS + 1, TARGETS + 2]);
+    hosts.say(ALL, "everybody");
+    for remote in &hosts.remote {
         assert!(remote.frames_until("everybody").is_empty());
     }
-    // Broadcasts of remote guests reach this one and no other remote one; they are learned.
-    wires[0].send(&frame(all, far, &[], "of far"));
-    wires[1].send(&frame(all, third, &[], "of third"));
-    let came = [wire.frames_until("of far"), wire.frames_until("of third")];
-    assert!(
-        texts(&came.concat())
-            .iter()
-            .all(|text| text == "everybody" || text.starts_with("of "))
-    );
-    let behind = |host: &Host, mac| {
-        let entries = host.plane.fdb_entries(host.bridge).expect("a bridge");
-        let key = Key::new(0, word(mac));
-        entries
-            .iter()
-            .find(|entry| entry.key == key)
-            .map(|entry| entry.member)
-    };
-    until("both are learned", || {
-        behind(&host, far) == Some(places[0]) && behind(&host, third) == Some(places[1])
+    hosts.learn();
+    hosts.say(REMOTE[0], "to far");
+    hosts.say(REMOTE[1], "to third");
+    hosts.say(ALL, "end");
+    assert_eq!(texts(&hosts.remote[0].frames_until("end")), ["to far"]);
+    assert_eq!(texts(&hosts.remote[1].frames_until("end")), ["to third"]);
+    hosts.remote[0].send(&frame(REMOTE[1], REMOTE[0], &[], "across"));
+    hosts.remote[0].send(&frame(mac(A), REMOTE[0], &[], "home"));
+    assert!(hosts.wire.frames_until("home").is_empty());
+    let drops = hosts.host.plane.drops(hosts.overlay).expect("an overlay");
+    assert_eq!(drops[Drop::SameMember as usize], 1);
+    // It moves behind the other endpoint by one frame.
+    hosts.remote[1].send(&frame(ALL, REMOTE[0], &[], "moved"));
+    hosts.wire.frames_until("moved");
+    until("it is there", || {
+        hosts.behind(REMOTE[0]) == Some(hosts.places[1])
     });
-    wire.send(&frame(far, mac(A), &[], "to far"));
-    wire.send(&frame(third, mac(A), &[], "to third"));
-    wire.send(&frame(all, mac(A), &[], "end"));
-    assert_eq!(texts(&wires[0].frames_until("end")), ["to far"]);
-    assert_eq!(texts(&wires[1].frames_until("end")), ["to third"]);
-    // From one remote guest to another: not by way of this host.
-    wires[0].send(&frame(third, far, &[], "across"));
-    wires[0].send(&frame(mac(A), far, &[], "home"));
-    assert!(wire.frames_until("home").is_empty());
-    let crossed = host.plane.drops(overlay).expect("an overlay")[Drop::SameMember as usize];
-    assert_eq!(crossed, 1);
-    // It moves behind the other, by one frame.
-    wires[1].send(&frame(all, far, &[], "moved"));
-    wire.frames_until("moved");
-    until("it is there", || behind(&host, far) == Some(places[1]));
-    // The second endpoint goes with what is known behind it; its place is the next one's.
-    host.plane.remove_targets(&[places[1]]).expect("a target");
-    assert_eq!(behind(&host, far), None);
-    wire.send(&frame(far, mac(A), &[], "unknown"));
-    wires[0].frames_until("unknown");
-    assert_eq!(host.target(overlay, "192.0.3.2:4789"), places[1]);
-    wire.send(&frame(all, mac(A), &[], "again"));
-    assert!(texts(&wires[1].frames_until("again")).is_empty());
-    // The overlay goes with its targets, the endpoint's port is free, and the guest stays.
-    let totals = host.plane.remove_members(&[overlay]).expect("an overlay");
-    assert!(totals[0].egress.frames >= 10, "{totals:?}");
-    assert!(host.plane.vtep_states().is_empty());
-    let again = host.overlay(&lab, "near", "192.0.2.1:4789", |_| {});
-    assert_eq!(host.target(again, "192.0.2.2:4789"), TARGETS);
-    wire.send(&frame(all, mac(A), &[], "once more"));
-    wires[0].frames_until("once more");
-    assert!(host.plane.totals(guest).is_ok());
+}
+
+/// An endpoint that is removed takes what is known behind it along, and its place is the next one's. An overlay takes its targets
+/// and the port of its endpoint along.
+#[test]
+fn targets_come_and_go() {
+    let Some(mut hosts) = Hosts::start("targets_come_and_go") else {
+        return;
+    };
+    hosts.learn();
+    let second = hosts.places[1];
+    hosts
+        .host
+        .plane
+        .remove_targets(&[second])
+        .expect("a target");
+    assert_eq!(hosts.behind(REMOTE[1]), None);
+    hosts.say(REMOTE[1], "unknown");
+    assert!(hosts.remote[0].frames_until("unknown").is_empty());
+    assert_eq!(hosts.host.target(hosts.overlay, "192.0.3.2:4789"), second);
+    hosts.say(ALL, "again");
+    assert!(hosts.remote[1].frames_until("again").is_empty());
+    let plane = &mut hosts.host.plane;
+    let totals = plane.remove_members(&[hosts.overlay]).expect("an overlay");
+    assert!(totals[0].egress.frames >= 4, "{totals:?}");
+    assert!(plane.vtep_states().is_empty() && plane.totals(hosts.guest).is_ok());
+    let again = hosts
+        .host
+        .overlay(&hosts.lab, "near", "192.0.2.1:4789", |_| {});
+    assert_eq!(hosts.host.target(again, "192.0.2.2:4789"), TARGETS);
+    hosts.say(ALL, "once more");
+    assert_eq!(texts(&hosts.remote[0].frames_until("once more")), ["again"]);
+}
+
+/// VLANs of guests, each of which has its network; the last one keeps its tag in the tunnel.
+const VIDS: [u8; 3] = [10, 20, 30];
+
+fn vnis(vids: &[u8]) -> Vec<(u16, Vni)> {
+    let network = |vid: &u8| (u16::from(*vid), vni(u32::from(*vid) * 100));
+    vids.iter().map(network).collect()
+}
+
+/// Guests in those VLANs, and devices of their networks.
+fn vlans(lab: &Lab) -> (Host, [Wire; 3], [Wire; 3]) {
+    for short in ["near", "far"] {
+        lab.namespace(short);
+    }
+    join(lab, ("near", "192.0.2.1/24"), ("far", "192.0.2.2/24"));
+    let mut host = Host::start_with(BridgeTuning {
+        filtering: true,
+        mac: 0,
+    });
+    let guests = VIDS.map(|vid| {
+        let (short, own) = (format!("g{vid}"), [2, 0, 0, 0, 0, vid]);
+        lab.namespace(&short);
+        let member = host.tap(lab, &short, own, "10.0.0.1/24", MTU);
+        let mut conf = MemberConf::new(TxId(0), word(own));
+        (conf.pvid, conf.nospoof) = (Some(vid.into()), false);
+        host.plane.set_conf(member, conf).expect("a member");
+        Wire::open(lab, &short, "t0")
+    });
+    let remote = VIDS.map(|vid| {
+        let device = format!(
+            "link add vx{vid} type vxlan id {vid}00 dstport 4789 local 192.0.2.2 remote 192.0.2.1"
+        );
+        lab.ip("far", &device);
+        lab.ip("far", &format!("link set vx{vid} up"));
+        Wire::open(lab, "far", &format!("vx{vid}"))
+    });
+    (host, guests, remote)
 }
 
 /// On a bridge with VLANs each has its network: a frame gets to the one of its VLAN and to no other, without its tag or, if it is kept,
@@ -181,90 +265,40 @@ fn vlans_have_networks() {
     let Some(lab) = Lab::start("vlans_have_networks") else {
         return;
     };
-    for short in ["near", "far"] {
-        lab.namespace(short);
-    }
-    join(&lab, ("near", "192.0.2.1/24"), ("far", "192.0.2.2/24"));
-    for vid in [10, 20, 30] {
-        let device = format!(
-            "link add vx{vid} type vxlan id {vid}00 dstport 4789 local 192.0.2.2 remote 192.0.2.1"
-        );
-        lab.ip("far", &device);
-        lab.ip("far", &format!("link set vx{vid} up"));
-    }
-    let mut host = Host::start_with(BridgeTuning {
-        filtering: true,
-        mac: 0,
-    });
-    for vid in [10, 20, 30] {
-        lab.namespace(&format!("g{vid}"));
-    }
-    let mut guests = Vec::new();
-    for vid in [10, 20, 30] {
-        let (short, own) = (format!("g{vid}"), [2, 0, 0, 0, 0, vid as u8]);
-        let member = host.tap(&lab, &short, own, "10.0.0.1/24", MTU);
-        let mut conf = MemberConf::new(TxId(0), word(own));
-        (conf.pvid, conf.nospoof) = (Some(vid), false);
-        host.plane.set_conf(member, conf).expect("a member");
-        guests.push(Wire::open(&lab, &short, "t0"));
-    }
-    let vnis = |vids: &[u16]| {
-        vids.iter()
-            .map(|vid| (*vid, vni(u32::from(*vid) * 100)))
-            .collect()
-    };
+    let (mut host, guests, remote) = vlans(&lab);
     let shared = host.overlay(&lab, "near", "192.0.2.1:4789", |tuning| {
-        tuning.vnis = vnis(&[10, 20]);
+        tuning.vnis = vnis(&VIDS[..2]);
     });
-    let vtep = tunnel::vtep(&lab, "near", "192.0.2.1:4790");
-    let mut add = |overlay, vid: u32, to: &str| {
-        let target = TargetTuning {
-            vni: vni(vid * 100),
-            ..target(to)
-        };
-        host.plane.add_target(overlay, target)
-    };
-    add(shared, 10, "192.0.2.2:4789").expect("a target");
-    add(shared, 20, "192.0.2.2:4789").expect("a target");
-    assert!(matches!(
-        add(shared, 30, "192.0.2.2:4789"),
-        Err(DataPlaneError::NoVni(_))
-    ));
-    let kept = host.overlay(&lab, "near", "192.0.2.1:4791", |tuning| {
-        tuning.vnis = vnis(&[30]);
-        tuning.vtep = vtep;
-        tuning.keep_inner_tag = true;
+    let kept = host.overlay(&lab, "near", "192.0.2.1:4790", |tuning| {
+        (tuning.vnis, tuning.keep_inner_tag) = (vnis(&VIDS[2..]), true);
     });
-    let target = TargetTuning {
-        vni: vni(3000),
+    let target = |number| TargetTuning {
+        vni: vni(number),
         ..target("192.0.2.2:4789")
     };
-    host.plane.add_target(kept, target).expect("a target");
-    let remote = [10, 20, 30].map(|vid| Wire::open(&lab, "far", &format!("vx{vid}")));
-    let all = [0xff; 6];
-    for (vid, guest) in [10, 20, 30].iter().zip(&guests) {
-        let text = format!("of {vid}");
-        guest.send(&frame(all, [2, 0, 0, 0, 0, *vid], &[], &text));
+    for (overlay, number) in [(shared, 1000), (shared, 2000), (kept, 3000)] {
+        let place = host.plane.add_target(overlay, target(number));
+        assert!(place.is_ok(), "{place:?}");
     }
-    for (i, remote) in remote.iter().enumerate() {
-        let frames = remote.frames_during(Duration::from_millis(500));
-        let texts: Vec<_> = frames.iter().filter_map(Frame::text).collect();
-        assert_eq!(texts, [format!("of {}0", i + 1)]);
-        let vids = if i == 2 { vec![30] } else { vec![] };
-        assert_eq!(frames[0].vids(), vids);
+    let refused = host.plane.add_target(shared, target(3000));
+    assert!(matches!(refused, Err(DataPlaneError::NoVni(_))));
+    for (vid, guest) in VIDS.iter().zip(&guests) {
+        for text in [format!("of {vid}"), "end".into()] {
+            guest.send(&frame(ALL, [2, 0, 0, 0, 0, *vid], &[], &text));
+        }
     }
-    for (vid, remote) in [10, 20].iter().zip(&remote) {
-        remote.send(&frame(
-            all,
-            [6, 0, 0, 0, 0, *vid],
-            &[],
-            &format!("to {vid}"),
-        ));
+    for ((vid, remote), tags) in VIDS.iter().zip(&remote).zip([&[][..], &[], &[30]]) {
+        let frames = remote.frames_until("end");
+        assert_eq!(texts(&frames), [format!("of {vid}")]);
+        assert_eq!(frames[0].vids(), tags);
     }
-    for (vid, guest) in [10, 20].iter().zip(&guests) {
-        let frames = guest.frames_during(Duration::from_millis(300));
-        let texts: Vec<_> = frames.iter().filter_map(Frame::text).collect();
-        assert_eq!(texts, [format!("to {vid}")]);
+    for (vid, remote) in VIDS[..2].iter().zip(&remote) {
+        for text in [format!("to {vid}"), "end".into()] {
+            remote.send(&frame(ALL, [6, 0, 0, 0, 0, *vid], &[], &text));
+        }
+    }
+    for (vid, guest) in VIDS[..2].iter().zip(&guests) {
+        assert_eq!(texts(&guest.frames_until("end")), [format!("to {vid}")]);
     }
 }
 
@@ -302,6 +336,66 @@ fn tunnels_pass_ipv6() {
     stream(&lab, ("far", "10.0.0.2"), "guest");
 }
 
+/// A guest whose MTU is longer than the tunnel's is told so, by the address that it sends to, and its streams pass.
+#[test]
+fn a_guest_with_the_wrong_mtu_works() {
+    let Some((lab, mut host, _)) = pair("a_guest_with_the_wrong_mtu_works") else {
+        return;
+    };
+    assert!(lab.ping("guest", "10.0.0.2", 5));
+    let narrow = TargetTuning {
+        mtu: 1300,
+        ..target("192.0.2.2:4789")
+    };
+    host.plane.set_target(TARGETS, narrow).expect("a target");
+    let mut ping = lab.command("guest", "ping");
+    ping.args([
+        "-n", "-c", "1", "-W", "2", "-M", "do", "-s", "1400", "10.0.0.2",
+    ]);
+    let told = run(&mut ping).out;
+    assert!(
+        told.contains("From 10.0.0.2") && told.contains("mtu = 1300"),
+        "{told}"
+    );
+    lab.ip("guest", "route flush cache");
+    stream(&lab, ("far", "10.0.0.2"), "guest");
+    // Not more often than is allowed, however many are too long.
+    let drops = |host: &Host| host.plane.drops(0).expect("a guest")[Drop::Mtu as usize];
+    let own = |host: &Host| host.plane.totals(0).expect("a guest").egress.own_frames;
+    let (before, told) = (drops(&host), own(&host));
+    let wire = Wire::open(&lab, "guest", "t0");
+    let mut long = packet(mac(A), &[7; 1400]);
+    long[..6].copy_from_slice(&far_mac(&lab));
+    (0..500).for_each(|_| wire.send(&long));
+    until("they are dropped", || drops(&host) == before + 500);
+    assert!(
+        (1..100).contains(&(own(&host) - told)),
+        "{}",
+        own(&host) - told
+    );
+}
+
+/// A datagram of the guest's to its peer.
+fn packet(from: Mac, payload: &[u8]) -> Vec<u8> {
+    let link = Link {
+        dst: MacAddr([0; 6]),
+        src: MacAddr(from),
+        tag: None,
+    };
+    let ends = Ends::V4(Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
+    let mut bytes = vec![0; payload.len() + 100];
+    let len = build::udp_frame(&mut bytes, &link, &ends, (7, 7), payload).expect("room");
+    bytes.truncate(len);
+    bytes
+}
+
+/// The address of the far kernel's device.
+fn far_mac(lab: &Lab) -> [u8; 6] {
+    let text = lab.ip("far", "-o link show vx0");
+    let (_, rest) = text.split_once("link/ether ").expect("an address");
+    mac(&rest[..17])
+}
+
 /// A hundred thousand entries are pushed in one call while a guest is answered; they are there, no frame moves them, and they go as they
 /// came. A network that another overlay has is refused, and a place of no target.
 #[test]
@@ -324,7 +418,7 @@ fn many_entries_are_pushed() {
         .filter(|e| e.member == TARGETS && e.flags.is_static());
     assert_eq!(pushed.count() as u64, ENTRIES);
     assert!(lab.ping("guest", "10.0.0.2", 5));
-    let forged = frame([0xff; 6], [6, 1, 0, 0, 0, 0], &[], "forged");
+    let forged = frame(ALL, [6, 1, 0, 0, 0, 0], &[], "forged");
     Wire::open(&lab, "guest", "t0").send(&forged);
     until("it is refused", || {
         let drops = host.plane.drops(0).expect("a guest");

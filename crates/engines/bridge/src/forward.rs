@@ -78,6 +78,8 @@ pub struct Bridge {
     /// By member number: the index in `members` of one that forwards.
     index: Box<[u16]>,
     spans: Box<[TxId]>,
+    /// Some of its members have a horizon: they are the targets of overlays.
+    has_targets: bool,
     floods: FloodSets,
     groups: Option<Box<Groups>>,
 }
@@ -92,6 +94,9 @@ pub const LOCAL_A_SECOND: u32 = 1000;
 /// BPDUs that one member which takes part in spanning tree can have a second, once the first 11 ([`crate::pace`]) have come. A
 /// neighbour sends at most 10 at once (Transmit Hold Count), then one a second.
 pub const BPDUS_A_SECOND: u32 = 200;
+
+/// How often a second a member is told that a packet is too long for a tunnel, once the first (those of 50 ms) has been.
+pub const TOLD_A_SECOND: u32 = 10;
 
 /// What became of the frames of a burst that [`Bridge::forward`] decided on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -197,6 +202,7 @@ impl Bridge {
                 .filter(|m| m.span)
                 .map(|m| m.id)
                 .collect(),
+            has_targets: conf.members.iter().any(|m| m.horizon != 0),
             fdb: conf.fdb,
             filtering: conf.filtering,
             mac: conf.mac,
@@ -234,6 +240,36 @@ impl Bridge {
     #[inline(always)]
     pub fn spans(&self) -> &[TxId] {
         &self.spans
+    }
+
+    /// Whether some of its members are targets of overlays.
+    #[inline(always)]
+    pub fn has_targets(&self) -> bool {
+        self.has_targets
+    }
+
+    /// The MTU of the target behind which the destination of frame `i` is, where the frame was dropped because it is longer, and its
+    /// sender may be told so now: [`TOLD_A_SECOND`] times a second.
+    #[cold]
+    pub fn tells_mtu(&self, h: &Heads, i: usize) -> Option<u16> {
+        if h.verdict.get(i)?.as_drop() != Some(Drop::Mtu) {
+            return None;
+        }
+        let vid = if self.filtering {
+            h.meta.get(i)?.vid
+        } else {
+            0
+        };
+        let key = Key::new(vid, *h.dst.get(i)?);
+        let to = self.member(self.fdb.lookup(key, self.fdb.at(h.now))?.member)?;
+        let from = self.member(h.from.0).filter(|from| from.horizon == 0)?;
+        let is_told = to.horizon != 0 && from.paces.too_long.admit(TOLD_A_SECOND, h.now);
+        is_told.then_some(to.mtu.min(u16::MAX.into()) as u16)
+    }
+
+    /// Whether a frame of a VLAN goes to a member with a tag.
+    pub fn is_tagged_at(&self, id: u16, vid: u16) -> bool {
+        self.filtering && self.member(id).is_some_and(|m| m.wants_tag(vid))
     }
 
     /// The set that a verdict names.

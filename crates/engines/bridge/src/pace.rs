@@ -36,6 +36,8 @@ pub struct Paces {
     pub snooped: Pace,
     /// Questions for neighbours, on a bridge that answers them.
     pub asked: Pace,
+    /// Answers to packets that are too long for a tunnel.
+    pub too_long: Pace,
 }
 
 impl Pace {

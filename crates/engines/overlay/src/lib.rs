@@ -11,6 +11,7 @@
 //! | [`ecn`] | what congestion notification becomes, both ways |
 //! | [`runs`] | which datagrams leave in one message |
 //! | [`merge`] | which inner segments become one, and what a peer has left to be done |
+//! | [`too_big`] | who is told that a packet is too long |
 //!
 //! # Limits
 //! VXLAN only: no Geneve, no GPE and no group policy. Reserved bits are sent as zero and ignored (RFC 7348, section 5).
@@ -37,5 +38,6 @@ pub mod ecn;
 pub mod header;
 pub mod merge;
 pub mod runs;
+pub mod too_big;
 
 pub use header::Vni;

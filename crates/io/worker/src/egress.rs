@@ -21,10 +21,10 @@
 use std::collections::VecDeque;
 
 use windlass_attach::port::{Kick, Sent, Stop};
-use windlass_frame::{BURST, Heads, Pick, Tick, TxId};
+use windlass_frame::{BURST, Claim, HEADROOM, Heads, Pick, RxId, SNAP, Tick, TxId};
 use windlass_nic::{Entering, Fate};
 use windlass_shaper::Direction;
-use windlass_shm::{SegStore, Tails};
+use windlass_shm::{Foreign, SegStore, Tails};
 use windlass_stats::{Drop, MemberCounters};
 
 use crate::capture::{self, Deaths, Watch, Way};
@@ -166,6 +166,34 @@ impl Egress {
             return picks.len();
         }
         self.send(cx, member, counters, heads, tails, to, ANY, picks)
+    }
+
+    /// Sends a member a frame that was made here: its VLAN, and whether it has a tag there.
+    #[cold]
+    pub(crate) fn answer(
+        &mut self,
+        cx: &Context<'_>,
+        to: TxId,
+        (vid, is_tagged): (u16, bool),
+        frame: &[u8],
+    ) {
+        let member = cx.topo.member(to.0);
+        let Some(counters) = member.and_then(|member| cx.counters(member)) else {
+            return;
+        };
+        let (start, rest) = frame.split_at(frame.len().min(SNAP));
+        let (mut own, mut store) = self.own.take().unwrap_or_else(Egress::room);
+        own.clear(RxId(to.0), cx.now);
+        own.snap[0].0[HEADROOM..HEADROOM + start.len()].copy_from_slice(start);
+        own.admit(0, frame.len() as u32, Claim::NONE);
+        (own.meta[0].vid, own.n) = (vid, 1);
+        let mut tails = Tails::bind(&mut store, cx.section);
+        tails.push(0, Foreign::private(rest));
+        counters.own_frames.add(1);
+        let taken = self.offer(cx, &own, &tails, to, &[Pick::frame(0, is_tagged)]);
+        counters.drop_frames(Drop::RingFull, 1 - taken as u64);
+        self.retry_late(cx, &own, &tails);
+        self.own = Some((own, store));
     }
 
     fn room() -> (Box<Heads>, SegStore) {

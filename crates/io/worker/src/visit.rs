@@ -21,6 +21,7 @@ use windlass_attach::port::{Limit, More};
 use windlass_bridge::fdb::Sightings;
 use windlass_bridge::forward::Bridge;
 use windlass_frame::{BURST, Claim, HEADROOM, Heads, Pick, RxId, SNAP, Tick, TxId, Verdict};
+use windlass_overlay::too_big;
 use windlass_shm::{Foreign, SegStore, Tails};
 use windlass_stats::{Drop, MemberCounters};
 use windlass_sync::spsc;
@@ -352,6 +353,9 @@ impl Way<'_> {
         if !self.bridge.spans().is_empty() {
             burst.span(self.egress);
         }
+        if tally.dropped != 0 && self.bridge.has_targets() {
+            burst.tell_mtu(n, self.egress);
+        }
         burst.dispatch(n, tally.uniform, self.groups, self.egress, self.floods);
     }
 
@@ -532,6 +536,25 @@ impl Burst<'_, '_> {
         self.counters.rx_copies.add(made as u64);
         self.counters.floods_cut.add(u64::from(cut));
         Ok(())
+    }
+
+    /// Tells the member that sent frames which are too long for a tunnel how long they may be.
+    #[cold]
+    fn tell_mtu(&mut self, n: usize, egress: &mut Egress) {
+        let from = self.heads.from;
+        let mut bytes = [0; too_big::BYTES_MAX];
+        for i in 0..n {
+            let meta = self.heads.meta[i];
+            let answer = self.bridge.tells_mtu(self.heads, i).and_then(|mtu| {
+                let private = self.heads.private(i);
+                let len = too_big::answer(private, meta.len, mtu, &mut bytes)?;
+                bytes.get(..len)
+            });
+            if let Some(answer) = answer {
+                let is_tagged = self.bridge.is_tagged_at(from.0, meta.vid);
+                egress.answer(self.cx, TxId(from.0), (meta.vid, is_tagged), answer);
+            }
+        }
     }
 
     /// Gives span members a copy of everything that could be parsed.
