@@ -8,8 +8,8 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use windlass_bench::compare::peers::Plug;
 use windlass_bench::compare::{
-    capacity, capture, firewall, framed, gap, idle, neighbour, overload, peers, rate, segments,
-    sockets, stop, tap, uplink, vhost, workers,
+    capacity, capture, firewall, framed, gap, idle, neighbour, overlay, overload, peers, rate,
+    segments, sockets, stop, tap, uplink, vhost, workers,
 };
 
 /// Measures windlass beside named peers, in turns, and prints both sides with their spread.
@@ -56,6 +56,8 @@ enum What {
     Capacity(capacity::Options),
     /// Sources that do not stop by themselves, far beyond the capacity
     Overload(overload::Options),
+    /// Frames of 64 bytes through a tunnel: overlays, the kernel's VXLAN
+    Overlay(overlay::Options),
     /// AF_XDP, packet sockets and the Linux bridge between two veth pairs
     Uplink(uplink::Options),
     /// The same programs on this host's sockets, through the kernel and accelerated
@@ -97,6 +99,7 @@ fn run(options: Options) -> Result<()> {
         What::Idle(options) => idle::run(&options, &programs),
         What::Capacity(options) => capacity::run(&options, &programs, json),
         What::Overload(options) => overload::run(&options, &programs, json),
+        What::Overlay(options) => overlay::run(&options, json),
         What::Uplink(options) => uplink::run(&options, &programs, json),
         What::Sockets(options) => sockets::run(&options, &programs, json),
         What::OverloadEnd(end) => overload::be(&end),

@@ -21,6 +21,7 @@ pub mod holes;
 pub mod host;
 pub mod idle;
 pub mod neighbour;
+pub mod overlay;
 pub mod overload;
 pub mod peers;
 pub mod rate;
