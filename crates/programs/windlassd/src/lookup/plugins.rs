@@ -293,10 +293,9 @@ impl Plugins {
                 }
                 Ok(())
             }
-            (Stage::Started, _) | (Stage::Asked(_), _) if overlay.is_served() => {
-                overlay.hear(message, tell)
-            }
-            _ => Err(format!("it speaks of {name} before it has said ok")),
+            _ if overlay.is_served() => overlay.hear(message, tell),
+            // Said before it has read that this overlay was stopped, and started anew.
+            _ => Ok(()),
         }
     }
 
@@ -545,9 +544,8 @@ impl Overlay {
                 Some(told) => told,
                 None => return Ok(()),
             },
-            FromPlugin::Ok { .. } | FromPlugin::Error { .. } => {
-                return Err("an answer to what was not asked".to_owned());
-            }
+            // The answer to a start before this one.
+            FromPlugin::Ok { .. } | FromPlugin::Error { .. } => return Ok(()),
             // Of the session, and taken there.
             FromPlugin::Hello { .. }
             | FromPlugin::Pong { .. }
