@@ -13,7 +13,7 @@
 //! A file is good as a whole or bad as a whole. Other keys, and a MAC address, `arp` or `ndp` that comes twice, make it bad.
 //!
 //! # Limits
-//! [`FILE_BYTES_MAX`]; [`ENTRIES_MAX`](crate::table::ENTRIES_MAX) endpoints. Values are read one after another, never as a tree.
+//! [`FILE_BYTES_MAX`]; [`ENTRIES_MAX`] endpoints. Values are read one after another, never as a tree.
 
 use std::collections::HashMap;
 use std::collections::hash_map;

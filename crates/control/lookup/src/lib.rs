@@ -31,7 +31,7 @@
 //!
 //! # Model
 //! - [`protocol`]: the messages of a plugin and to it, checked when they are decoded.
-//! - [`line`]: messages as lines, and lines out of a stream.
+//! - [`mod@line`]: messages as lines, and lines out of a stream.
 //! - [`files`]: illumos' JSON files.
 //! - [`table`]: what is known of one overlay, and what of it has changed.
 //!
