@@ -15,7 +15,7 @@
 //! ```
 //!
 //! # Model
-//! Each member has a *slot*. While it is open ([`Shortcut::open`]) it has a *place*, a number: two open members of one place exchange
+//! Each member has a *slot*. While it is open ([`Slot::open`]) it has a *place*, a number: two open members of one place exchange
 //! frames directly. A frame leaves by the shortcut if
 //! - it is untagged IPv4, IPv6 or ARP, and its source is the member's own address;
 //! - its destination is the address of an open member of the same place, and it fits that one's MTU, cut into segments if it is to be;
