@@ -1,0 +1,308 @@
+//! This host's endpoints, what is due, and what a person removes.
+
+use super::*;
+
+/// Writes of one transaction that forgets a host; etcd takes 128.
+const FORGET_OPS: usize = 50;
+
+impl Engine {
+    /// Whether a host may keep what it has. One of which nothing is known yet may.
+    pub(super) fn may_keep(&self, name: &str) -> bool {
+        let is_known = self
+            .scopes
+            .get(&Scope::Alive)
+            .is_some_and(|sync| sync.revision != 0);
+        let id = self.mirror.known(name);
+        !is_known || id.is_some_and(|id| self.mirror.host(id).is_alive)
+    }
+
+    pub(super) fn own_answered(
+        &mut self,
+        id: u64,
+        key: (u32, MacAddr),
+        revision: i64,
+        outcome: Outcome,
+    ) {
+        let now = self.now;
+        let Some(mut own) = self.owns.remove(&key) else {
+            return;
+        };
+        if own.phase != Phase::Busy(id) {
+            self.owns.insert(key, own);
+            return;
+        }
+        let leaf = schema::digits(key.1);
+        let scope = Scope::Endpoints(key.0);
+        match outcome {
+            Outcome::Done => {
+                let held = own.done(revision, now);
+                let is_over = held.is_none() && own.phase == Phase::Held;
+                if !is_over {
+                    self.owns.insert(key, own);
+                }
+                let value = held.as_ref().map(schema::value);
+                self.apply(scope, &leaf, value.as_deref(), revision, false);
+                if let Some(record) = held {
+                    self.tell_owned(key, record.generation);
+                }
+                self.denied = None;
+                self.changes += 1;
+            }
+            Outcome::Conflict(found) => {
+                let at = (self.conf.host.as_str(), key.0, key.1);
+                let verdict = own.conflict(&self.keys, at, &found, |name| self.may_keep(name));
+                self.judged(key, own, verdict);
+            }
+            Outcome::Denied(_) => {
+                self.owns.insert(key, own);
+            }
+        }
+    }
+
+    fn judged(&mut self, key: (u32, MacAddr), mut own: Own, verdict: Verdict) {
+        let now = self.now;
+        match verdict {
+            Verdict::Again => {
+                own.tries += 1;
+                let wait = match own.tries {
+                    ..TRIES_AT_ONCE => 0,
+                    tries => self.backoff(tries - TRIES_AT_ONCE),
+                };
+                own.phase = Phase::Owed(now + wait);
+            }
+            Verdict::Wait(generation) => {
+                own.phase = Phase::Waiting;
+                self.tell_owned(key, generation);
+            }
+            Verdict::Refused(by) => {
+                own.phase = Phase::Refused(by.clone(), now + RETRY_MS_MAX);
+                self.tell_refused(key, by);
+            }
+            Verdict::Gone => return,
+        }
+        self.owns.insert(key, own);
+    }
+
+    /// The record of an endpoint changed at a revision.
+    pub(super) fn own_seen(&mut self, key: (u32, MacAddr), revision: i64) {
+        let now = self.now;
+        let me = self.mirror.known(&self.conf.host);
+        let entry = self.mirror.entry(key.0, key.1).cloned();
+        let Some(own) = self.owns.get_mut(&key) else {
+            return;
+        };
+        let is_mine = entry.as_ref().is_some_and(|entry| Some(entry.host) == me);
+        match (&own.phase, &entry) {
+            (Phase::Held, _) if revision <= own.seen => {}
+            (Phase::Held, None) => own.vanished(now),
+            (Phase::Held, Some(entry)) if is_mine => own.confirmed(entry.generation, revision),
+            (Phase::Held, Some(entry)) => {
+                own.generation = own.generation.max(entry.generation);
+                let by = self.mirror.host(entry.host).name.clone();
+                let is_live = own.state == windlass_lookup::protocol::EndpointState::Active;
+                own.phase = if is_live { Phase::Lost } else { Phase::Waiting };
+                if is_live {
+                    self.tell_refused(key, by);
+                }
+            }
+            (Phase::Refused(..) | Phase::Waiting, None) => own.phase = Phase::Owed(now),
+            (Phase::Refused(..) | Phase::Waiting, Some(_)) if is_mine => {
+                own.phase = Phase::Owed(now)
+            }
+            _ => {}
+        }
+    }
+
+    /// A host is not alive any more: what it kept from this one is asked for again.
+    pub(super) fn may_be_taken(&mut self, name: &str) {
+        let now = self.now;
+        for own in self.owns.values_mut() {
+            if matches!(&own.phase, Phase::Refused(by, _) if by == name) {
+                own.phase = Phase::Owed(now);
+            }
+        }
+    }
+
+    pub(super) fn tell_owned(&mut self, (vni, mac): (u32, MacAddr), generation: u64) {
+        if let Some(overlay) = self.of_vni.get(&vni).cloned() {
+            self.outbox.say(FromPlugin::Owned {
+                overlay,
+                vni,
+                mac,
+                generation,
+            });
+        }
+    }
+
+    fn tell_refused(&mut self, (vni, mac): (u32, MacAddr), by: String) {
+        if let Some(overlay) = self.of_vni.get(&vni).cloned() {
+            self.outbox.say(FromPlugin::Refused {
+                overlay,
+                vni,
+                mac,
+                by,
+            });
+        }
+    }
+
+    /// Does what is due at a time.
+    pub fn tick(&mut self, now: u64) {
+        self.now = self.now.max(now);
+        if !self.is_registered {
+            return;
+        }
+        if self.keep_alive_at.is_some_and(|at| at <= self.now) {
+            self.keep_alive_at = Some(self.now + KEEP_ALIVE_MS);
+            self.asks.push(Ask::KeepAlive { lease: self.lease });
+        }
+        self.settle_watches();
+        self.list_next();
+        self.retire_stale();
+        self.claim_due();
+    }
+
+    /// The first time at which something is due; `None`: only news can change anything.
+    #[must_use]
+    pub fn due_at(&self) -> Option<u64> {
+        if !self.is_registered {
+            return None;
+        }
+        let is_listing = self
+            .scopes
+            .values()
+            .any(|sync| sync.standing == Standing::Listing);
+        let scopes = self.scopes.values().flat_map(|sync| {
+            let list = match sync.standing {
+                Standing::Due { at } if !is_listing => Some(at),
+                _ => None,
+            };
+            [
+                list,
+                sync.settled_at,
+                sync.stale_at.filter(|at| *at != u64::MAX),
+            ]
+        });
+        let has_room = self.is_alive && self.busy() < BUSY_MAX;
+        let owns = self.owns.values().map(|own| match own.phase {
+            Phase::Owed(at) | Phase::Refused(_, at) if has_room => Some(at),
+            _ => None,
+        });
+        scopes
+            .chain(owns)
+            .chain([self.keep_alive_at])
+            .flatten()
+            .min()
+    }
+
+    fn settle_watches(&mut self) {
+        let now = self.now;
+        let due = self
+            .scopes
+            .iter_mut()
+            .filter(|(_, sync)| sync.settled_at.is_some_and(|at| at <= now));
+        let due = due.map(|(scope, sync)| {
+            sync.settled_at = None;
+            sync.is_told = true;
+            sync.stale_at.get_or_insert(now + STALE_MS);
+            *scope
+        });
+        let due: Vec<_> = due.collect();
+        due.into_iter().for_each(|scope| self.tell_all(scope));
+    }
+
+    /// One list at a time: hosts before what is on them.
+    fn list_next(&mut self) {
+        let now = self.now;
+        if self
+            .scopes
+            .values()
+            .any(|sync| sync.standing == Standing::Listing)
+        {
+            return;
+        }
+        let is_due = |sync: &Sync| matches!(sync.standing, Standing::Due { at } if at <= now);
+        if let Some((scope, sync)) = self.scopes.iter_mut().find(|(_, sync)| is_due(sync)) {
+            sync.standing = Standing::Listing;
+            let (scope, fresh) = (*scope, sync.fresh);
+            self.asks.push(Ask::List { scope, fresh });
+        }
+    }
+
+    /// Own records that the daemon did not announce again are of endpoints that are gone.
+    fn retire_stale(&mut self) {
+        let now = self.now;
+        let me = self.mirror.known(&self.conf.host);
+        let mut stale = Vec::new();
+        for (scope, sync) in &mut self.scopes {
+            if let (Scope::Endpoints(vni), true) =
+                (*scope, sync.stale_at.is_some_and(|at| at <= now))
+            {
+                sync.stale_at = Some(u64::MAX);
+                let entries = self.mirror.vnis.get(&vni).map(|of| of.entries.iter());
+                let mine = entries
+                    .into_iter()
+                    .flatten()
+                    .filter(|(_, entry)| Some(entry.host) == me);
+                stale.extend(mine.map(|(mac, _)| (vni, *mac)));
+            } else if !matches!(scope, Scope::Endpoints(_)) {
+                sync.stale_at = None;
+            }
+        }
+        stale.retain(|key| !self.owns.contains_key(key));
+        stale
+            .into_iter()
+            .for_each(|(vni, mac)| self.retire(now, vni, mac));
+    }
+
+    fn busy(&self) -> usize {
+        self.owns
+            .values()
+            .filter(|own| matches!(own.phase, Phase::Busy(_)))
+            .count()
+    }
+
+    fn claim_due(&mut self) {
+        let now = self.now;
+        if !self.is_alive {
+            return;
+        }
+        let room = BUSY_MAX.saturating_sub(self.busy());
+        let is_due =
+            |own: &Own| matches!(own.phase, Phase::Owed(at) | Phase::Refused(_, at) if at <= now);
+        let due = self.owns.iter().filter(|(_, own)| is_due(own));
+        let due: Vec<_> = due.map(|(key, _)| *key).take(room).collect();
+        for (vni, mac) in due {
+            let id = self.id(Pending::Own(vni, mac));
+            if let Some(own) = self.owns.get_mut(&(vni, mac)) {
+                let txn = own.txn(id, &self.keys, (&self.conf.host, vni, mac));
+                self.asks.push(Ask::Txn { id, txn });
+            }
+        }
+    }
+
+    /// Removes everything of the hosts that are to be forgotten, as it was listed.
+    pub(super) fn forget_of(&mut self, kvs: &[Kv]) {
+        for host in std::mem::take(&mut self.forgetting) {
+            let gone: Vec<_> = kvs
+                .iter()
+                .filter(|kv| self.keys.is_of(&kv.key, &kv.value, &host))
+                .collect();
+            for some in gone.chunks(FORGET_OPS) {
+                let id = self.id(Pending::Forget(host.clone()));
+                let txn = Txn {
+                    expect: some
+                        .iter()
+                        .map(|kv| (kv.key.clone(), kv.mod_revision))
+                        .collect(),
+                    then: some
+                        .iter()
+                        .map(|kv| Op::Delete {
+                            key: kv.key.clone(),
+                        })
+                        .collect(),
+                };
+                self.asks.push(Ask::Txn { id, txn });
+            }
+        }
+    }
+}
