@@ -214,11 +214,16 @@ impl Client {
         }
     }
 
-    /// Whether a key was last changed at a revision, as of then; `None`: the past is gone.
+    /// Whether a key got a value at a revision, or was absent then; `None`: the past is gone.
     ///
     /// # Errors
     /// The call's.
-    pub async fn check(&self, key: &str, revision: i64) -> Result<Option<bool>, Status> {
+    pub async fn check(
+        &self,
+        key: &str,
+        value: Option<&[u8]>,
+        revision: i64,
+    ) -> Result<Option<bool>, Status> {
         let asked = RangeRequest {
             key: key.as_bytes().to_vec(),
             revision,
@@ -228,8 +233,10 @@ impl Client {
             self.unary("/etcdserverpb.KV/Range", asked).await;
         match answer {
             Ok(answer) => {
-                let is_it = |kv: &KeyValue| kv.mod_revision == revision;
-                Ok(Some(answer.kvs.first().is_some_and(is_it)))
+                let is_it = |kv: &KeyValue| {
+                    kv.mod_revision == revision && value == Some(kv.value.as_slice())
+                };
+                Ok(Some(answer.kvs.first().map_or(value.is_none(), is_it)))
             }
             Err(status) if status.code() == Code::OutOfRange => {
                 // It is either of the past that was compacted, or of a future.

@@ -20,7 +20,7 @@ use windlass_wire::MacAddr;
 
 use crate::mirror::{self, HostId, Mirror};
 use crate::outbox::Outbox;
-use crate::own::{Own, Phase, Verdict};
+use crate::own::{Own, Phase, REFUSED_MS, Verdict};
 use crate::registry::{Ask, Change, Kv, Op, Outcome, Scope, Told, Txn};
 use crate::schema::{self, AliveRecord, HostRecord, Keys};
 
@@ -120,8 +120,8 @@ pub struct Engine {
     /// It is there now: endpoints may be announced.
     is_alive: bool,
     keep_alive_at: Option<u64>,
-    /// The latest write that was seen: by it, a registry is known again.
-    proof: Option<(i64, String)>,
+    /// The latest write or removal that was seen: by it, a registry is known again.
+    proof: Option<(i64, String, Option<Vec<u8>>)>,
     /// The cluster that is being compared with it.
     checked: u64,
     scopes: BTreeMap<Scope, Sync>,
@@ -239,7 +239,7 @@ impl Engine {
         sync.revision = revision;
         sync.is_doubted |= kv.as_ref().is_some_and(|kv| kv.mod_revision == 0);
         let Some(kv) = kv else { return };
-        self.proves(&kv.key, kv.mod_revision);
+        self.proves(&kv.key, Some(&kv.value), kv.mod_revision);
         if let Some(leaf) = self.keys.leaf(scope, &kv.key).map(str::to_owned) {
             self.restore_record(scope, &leaf, &kv);
         }
@@ -349,6 +349,9 @@ impl Engine {
             .filter(|entry| Some(entry.host) == me)
         {
             own.confirmed(entry.generation, entry.mod_revision);
+            if entry.mod_revision == 0 {
+                own.doubt(self.now);
+            }
         }
         self.owns.insert(key, own);
     }
@@ -381,17 +384,16 @@ impl Engine {
 
     /// A person says that the registry is right, though it is younger than what is known.
     pub fn accept(&mut self) {
-        let scopes: Vec<_> = self
-            .scopes
-            .iter()
-            .filter(|(_, sync)| sync.is_doubted)
-            .map(|(scope, _)| *scope)
-            .collect();
-        for scope in scopes {
-            if let Some(sync) = self.scopes.get_mut(&scope) {
-                sync.is_doubted = false;
+        for (scope, sync) in self.scopes.iter_mut().filter(|(_, sync)| sync.is_doubted) {
+            sync.is_doubted = false;
+            sync.revision = 0;
+            sync.stale_at = None;
+            if sync.standing != Standing::Closed {
+                sync.standing = Standing::Due { at: self.now };
             }
-            self.sweep(scope);
+            if let Scope::Endpoints(vni) = scope {
+                self.mirror.yield_doubted(*vni);
+            }
         }
     }
 
@@ -497,6 +499,12 @@ impl Engine {
             return;
         };
         match (pending, outcome) {
+            (Pending::Alive, Outcome::Denied(why)) => {
+                // The lease may have lapsed before it was used. A new one is asked for when this one would be renewed.
+                self.end_lease();
+                self.keep_alive_at = Some(self.now + KEEP_ALIVE_MS);
+                self.denied = Some(why);
+            }
             (_, Outcome::Denied(why)) if self.is_registered => self.refused_to_write(id, why),
             (Pending::Register, Outcome::Denied(why)) => {
                 // A user that may not write may still read. The answer does not tell which registry it is.
@@ -509,6 +517,7 @@ impl Engine {
             (Pending::Alive, Outcome::Done) => {
                 self.has_sign = true;
                 self.is_alive = true;
+                self.denied = None;
             }
             (Pending::Own(vni, mac), outcome) => {
                 self.own_answered(id, (vni, mac), revision, outcome)
@@ -554,11 +563,12 @@ impl Engine {
             self.registry_is_younger();
         }
         match self.proof.clone() {
-            Some((revision_of, key)) => {
+            Some((at, key, value)) => {
                 self.checked = cluster;
                 self.asks.push(Ask::Check {
                     key,
-                    revision: revision_of,
+                    value,
+                    revision: at,
                 });
             }
             None => self.registered(cluster),
@@ -585,7 +595,9 @@ impl Engine {
         self.mirror.doubt();
         self.proof = None;
         for sync in self.scopes.values_mut() {
-            sync.is_doubted = sync.revision != 0;
+            sync.is_doubted |= sync.revision != 0;
+            // What this host had retired may be back.
+            sync.stale_at = None;
             sync.revision = 0;
             sync.fresh = true;
         }
@@ -596,9 +608,9 @@ impl Engine {
         self.changes += 1;
     }
 
-    fn proves(&mut self, key: &str, revision: i64) {
-        if revision > self.proof.as_ref().map_or(0, |(latest, _)| *latest) {
-            self.proof = Some((revision, key.to_owned()));
+    fn proves(&mut self, key: &str, value: Option<&[u8]>, revision: i64) {
+        if revision > self.proof.as_ref().map_or(0, |(latest, ..)| *latest) {
+            self.proof = Some((revision, key.to_owned(), value.map(<[u8]>::to_vec)));
         }
     }
 
@@ -628,7 +640,9 @@ impl Engine {
             }
         } else {
             sync.standing = Standing::Watching;
-            let from = sync.revision + 1;
+            // Behind the proof, nothing shows that the past is the one that was known: it is told again.
+            let proved = self.proof.as_ref().map_or(0, |(at, ..)| *at);
+            let from = sync.revision.min(proved) + 1;
             self.asks.push(Ask::Watch { scope, from });
         }
     }
@@ -705,6 +719,7 @@ impl Engine {
         }
         let record = AliveRecord {
             boot: self.conf.boot.clone(),
+            lease: self.lease,
         };
         let put = Op::Put {
             key: self.keys.alive(&self.conf.host),

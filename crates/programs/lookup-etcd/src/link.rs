@@ -237,8 +237,12 @@ impl Link {
                     },
                 }
             }),
-            Ask::Check { key, revision } => self.spawn(async move {
-                match client.check(&key, revision).await {
+            Ask::Check {
+                key,
+                value,
+                revision,
+            } => self.spawn(async move {
+                match client.check(&key, value.as_deref(), revision).await {
                     Ok(is_same) => News::Told(Told::Checked { is_same }),
                     Err(status) => News::Failed(client::said(&status)),
                 }
@@ -313,7 +317,7 @@ impl Link {
 fn is_final(status: &Status) -> bool {
     matches!(
         status.code(),
-        Code::PermissionDenied | Code::InvalidArgument
+        Code::PermissionDenied | Code::InvalidArgument | Code::NotFound
     )
 }
 

@@ -258,6 +258,16 @@ impl Mirror {
             .for_each(|entry| entry.mod_revision = 0);
     }
 
+    /// What is in doubt of a VNI's endpoints yields to any record.
+    pub fn yield_doubted(&mut self, vni: u32) {
+        let entries = self.vnis.get_mut(&vni).map(|of| of.entries.values_mut());
+        let doubted = entries
+            .into_iter()
+            .flatten()
+            .filter(|entry| entry.mod_revision == 0);
+        doubted.for_each(|entry| entry.generation = 0);
+    }
+
     /// Hosts whose records are in doubt.
     #[must_use]
     pub fn doubted_hosts(&self) -> Vec<HostId> {

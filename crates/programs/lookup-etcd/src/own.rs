@@ -23,6 +23,9 @@ use windlass_wire::MacAddr;
 use crate::registry::{Kv, Op, Txn};
 use crate::schema::{self, AddressRecord, EndpointRecord, Keys};
 
+/// How long it takes before an endpoint that was refused is looked at again without news.
+pub const REFUSED_MS: u64 = 60_000;
+
 /// Where an endpoint stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Phase {
@@ -55,8 +58,10 @@ pub struct Own {
     pub phase: Phase,
     /// Transactions in a row that did not settle it.
     pub tries: u32,
-    /// The greatest generation that this host had, or saw.
+    /// The generation that this host has, or takes over from.
     pub generation: u64,
+    /// The generation that it had in a registry that fell back behind it.
+    reclaims: u64,
     /// Revision of the endpoint's record as it was seen; 0: absent.
     pub seen: i64,
     /// Whether that record is this host's.
@@ -65,8 +70,12 @@ pub struct Own {
     seen_ips: BTreeMap<IpAddr, i64>,
     /// What the transaction under way writes; `None`: the end.
     asked: Option<EndpointRecord>,
+    /// The transaction under way removes the endpoint's record: it is not another host's.
+    pub removes: bool,
     /// What is wanted has changed since.
     is_stale: bool,
+    /// It was held, and one of its addresses is this host's: its record goes.
+    pub released_to: Option<String>,
     /// It is taken from this host, on condition that it does not say that it is alive.
     taken_from: Option<String>,
 }
@@ -96,11 +105,14 @@ impl Own {
             phase: Phase::Owed(now),
             tries: 0,
             generation: 0,
+            reclaims: 0,
             seen: 0,
             is_mine: false,
             seen_ips: BTreeMap::new(),
             asked: None,
+            removes: false,
             is_stale: false,
+            released_to: None,
             taken_from: None,
         }
     }
@@ -112,6 +124,7 @@ impl Own {
         self.ips = ips;
         self.state = state;
         self.is_retiring = false;
+        self.released_to = None;
         if !(is_same && self.phase == Phase::Held) {
             self.due(now);
         }
@@ -131,8 +144,22 @@ impl Own {
         }
     }
 
+    /// Its record is to go.
+    fn is_leaving(&self) -> bool {
+        self.is_retiring || self.released_to.is_some()
+    }
+
+    /// Whether the registry has it as this host's.
+    #[must_use]
+    pub fn is_mine(&self) -> bool {
+        self.is_mine
+    }
+
     /// The registry is not the one that it was: nothing was seen of it.
     pub fn doubt(&mut self, now: u64) {
+        if self.is_mine {
+            self.reclaims = self.generation;
+        }
         self.seen = 0;
         self.is_mine = false;
         self.seen_ips
@@ -155,13 +182,14 @@ impl Own {
         self.phase = Phase::Busy(id);
         self.is_stale = false;
         let record = self.record(me);
-        self.asked = (!self.is_retiring).then(|| record.clone());
+        self.asked = (!self.is_leaving()).then(|| record.clone());
+        self.removes = self.is_leaving() && self.is_mine;
         let key = keys.endpoint(vni, mac);
         let mut txn = Txn {
             expect: vec![(key.clone(), self.seen)],
             then: Vec::new(),
         };
-        if !self.is_retiring {
+        if !self.is_leaving() {
             txn.then.push(put(key, &record));
         } else if self.is_mine {
             txn.then.push(Op::Delete { key });
@@ -177,7 +205,7 @@ impl Own {
             let key = keys.address(vni, ip);
             let seen = self.seen_ips.get(&ip).copied().unwrap_or_default();
             txn.expect.push((key.clone(), seen));
-            if !self.is_retiring && self.ips.contains(&ip) {
+            if !self.is_leaving() && self.ips.contains(&ip) {
                 txn.then.push(put(key, &address));
             } else if seen != 0 {
                 txn.then.push(Op::Delete { key });
@@ -197,7 +225,7 @@ impl Own {
 
     /// Addresses in question: those wanted, if any are, and those to give up.
     fn addresses(&self) -> BTreeSet<IpAddr> {
-        let wanted = self.ips.iter().filter(|_| !self.is_retiring);
+        let wanted = self.ips.iter().filter(|_| !self.is_leaving());
         wanted.chain(self.seen_ips.keys()).copied().collect()
     }
 
@@ -213,6 +241,7 @@ impl Own {
     pub fn done(&mut self, revision: i64, now: u64) -> Option<EndpointRecord> {
         let written = self.asked.take();
         self.taken_from = None;
+        self.reclaims = 0;
         self.is_mine = written.is_some();
         self.seen = if self.is_mine { revision } else { 0 };
         self.seen_ips.clear();
@@ -223,9 +252,10 @@ impl Own {
                 .extend(record.ips.iter().map(|ip| (*ip, revision)));
         }
         self.tries = 0;
-        self.phase = match self.is_stale {
-            true => Phase::Owed(now),
-            false => Phase::Held,
+        self.phase = match (self.is_stale, self.released_to.take()) {
+            (true, _) => Phase::Owed(now),
+            (false, Some(by)) => Phase::Refused(by, now + REFUSED_MS),
+            (false, None) => Phase::Held,
         };
         written
     }
@@ -248,6 +278,9 @@ impl Own {
         // What this host was told of signs of life may be older than the record.
         let lives = |host: &str| by_key.contains_key(keys.alive(host).as_str()) || is_alive(host);
         if let Some(verdict) = self.judge(record.as_ref(), &lives) {
+            // The next look must not be a transaction on what stands in the way.
+            self.seen = 0;
+            self.reclaims = 0;
             return verdict;
         }
         let generation = record.as_ref().map_or(0, |record| record.generation);
@@ -258,7 +291,7 @@ impl Own {
         for ip in earlier.into_iter().flatten() {
             self.seen_ips.entry(ip).or_insert(0);
         }
-        let is_gone = self.is_retiring && !self.is_mine && self.seen_ips.is_empty();
+        let is_gone = self.is_leaving() && !self.is_mine && self.seen_ips.is_empty();
         match refused {
             Some(by) => Verdict::Refused(by),
             None if is_gone => Verdict::Gone,
@@ -272,13 +305,13 @@ impl Own {
         record: Option<&EndpointRecord>,
         lives: &dyn Fn(&str) -> bool,
     ) -> Option<Verdict> {
-        let record = record.filter(|_| !self.is_mine && !self.is_retiring)?;
+        let record = record.filter(|_| !self.is_mine && !self.is_leaving())?;
         if self.state == EndpointState::Standby {
             return Some(Verdict::Wait(record.generation));
         }
         let may_take = self.may_move
             || record.state == EndpointState::Standby
-            || record.generation < self.generation;
+            || record.generation < self.reclaims;
         if may_take {
             return None;
         }
@@ -299,7 +332,7 @@ impl Own {
         let mac = schema::digits(mac);
         let mut refused = None;
         for ip in self.addresses() {
-            let is_wanted = !self.is_retiring && self.ips.contains(&ip);
+            let is_wanted = !self.is_leaving() && self.ips.contains(&ip);
             let kv = by_key.get(keys.address(vni, ip).as_str());
             let record = kv.and_then(|kv| schema::address(&kv.value));
             let is_ours = record

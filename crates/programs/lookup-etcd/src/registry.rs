@@ -91,10 +91,12 @@ pub enum Ask {
         /// It.
         txn: Txn,
     },
-    /// Was this key last changed at this revision, as of then?
+    /// Did this key get this value at this revision?
     Check {
         /// The key.
         key: String,
+        /// The value; `None`: it was absent then.
+        value: Option<Vec<u8>>,
         /// The revision.
         revision: i64,
     },
@@ -147,7 +149,7 @@ pub enum Told {
         /// What it did.
         outcome: Outcome,
     },
-    /// Whether it was; `None`: the past is gone.
+    /// Whether it did; `None`: the past is gone.
     Checked {
         /// It.
         is_same: Option<bool>,

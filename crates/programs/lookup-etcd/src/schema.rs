@@ -3,7 +3,7 @@
 //! # Model
 //! ```text
 //! /windlass/v1/C/host/H           {"vtep":["192.0.2.1"],"port":4789}
-//! /windlass/v1/C/alive/H          {"boot":B}                                  the only key on a lease
+//! /windlass/v1/C/alive/H          {"boot":B,"lease":N}                         the only key on a lease
 //! /windlass/v1/C/ep/VNI/MAC       {"h":H,"g":3,"ip":["10.0.0.5"],"st":"active"}
 //! /windlass/v1/C/bum/VNI/H        {}                                          has members in that VNI
 //! /windlass/v1/C/ip/VNI/ADDR      {"m":MAC,"h":H}                             owns an address
@@ -39,6 +39,9 @@ pub struct HostRecord {
 pub struct AliveRecord {
     /// Names one start of a host.
     pub boot: String,
+    /// The lease. It is random, so no two registries have the same record at one revision.
+    #[serde(default)]
+    pub lease: i64,
 }
 
 /// Value of an `ep/` key.

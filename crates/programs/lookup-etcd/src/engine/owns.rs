@@ -35,13 +35,15 @@ impl Engine {
         let scope = Scope::Endpoints(key.0);
         match outcome {
             Outcome::Done => {
-                let held = own.done(revision, now);
+                let (removes, held) = (own.removes, own.done(revision, now));
                 let is_over = held.is_none() && own.phase == Phase::Held;
                 if !is_over {
                     self.owns.insert(key, own);
                 }
                 let value = held.as_ref().map(schema::value);
-                self.apply(scope, &leaf, value.as_deref(), revision, false);
+                if removes || value.is_some() {
+                    self.apply(scope, &leaf, value.as_deref(), revision, false);
+                }
                 if let Some(record) = held {
                     self.tell_owned(key, record.generation);
                 }
@@ -75,10 +77,17 @@ impl Engine {
                 self.tell_owned(key, generation);
             }
             Verdict::Refused(by) => {
-                own.phase = Phase::Refused(by.clone(), now + RETRY_MS_MAX);
+                own.phase = Phase::Refused(by.clone(), now + REFUSED_MS);
+                if own.is_mine() {
+                    own.released_to = Some(by.clone());
+                    own.phase = Phase::Owed(now);
+                }
                 self.tell_refused(key, by);
             }
-            Verdict::Gone => return,
+            Verdict::Gone => match own.released_to.take() {
+                Some(by) => own.phase = Phase::Refused(by, now + REFUSED_MS),
+                None => return,
+            },
         }
         self.owns.insert(key, own);
     }
@@ -97,7 +106,6 @@ impl Engine {
             (Phase::Held, None) => own.vanished(now),
             (Phase::Held, Some(entry)) if is_mine => own.confirmed(entry.generation, revision),
             (Phase::Held, Some(entry)) => {
-                own.generation = own.generation.max(entry.generation);
                 let by = self.mirror.host(entry.host).name.clone();
                 let is_live = own.state == windlass_lookup::protocol::EndpointState::Active;
                 own.phase = if is_live { Phase::Lost } else { Phase::Waiting };
@@ -153,7 +161,10 @@ impl Engine {
         }
         if self.keep_alive_at.is_some_and(|at| at <= self.now) {
             self.keep_alive_at = Some(self.now + KEEP_ALIVE_MS);
-            self.asks.push(Ask::KeepAlive { lease: self.lease });
+            self.asks.push(match self.lease {
+                0 => Ask::Grant,
+                lease => Ask::KeepAlive { lease },
+            });
         }
         self.settle_watches();
         self.list_next();

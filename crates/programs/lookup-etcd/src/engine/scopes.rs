@@ -130,29 +130,10 @@ impl Engine {
         if let Some(sync) = self.scopes.get_mut(&scope) {
             sync.is_doubted = is_doubted;
         }
-    }
-
-    /// Drops what the registry has not confirmed.
-    pub(super) fn sweep(&mut self, scope: Scope) {
-        let name = |id: HostId| self.mirror.host(id).name.clone();
-        let gone: Vec<String> = match scope {
-            Scope::Hosts => self.mirror.doubted_hosts().into_iter().map(name).collect(),
-            Scope::Flood(vni) => self
-                .mirror
-                .doubted_flood(vni)
-                .into_iter()
-                .map(name)
-                .collect(),
-            Scope::Endpoints(vni) => {
-                let doubted = self.mirror.doubted_entries(vni).into_iter();
-                doubted.map(schema::digits).collect()
-            }
-            Scope::Alive | Scope::All => Vec::new(),
-        };
-        for leaf in gone {
-            self.apply(scope, &leaf, None, 1, false);
+        if !is_doubted {
+            // The daemon may know what a plugin before this one did.
+            self.tell_all(scope);
         }
-        self.changes += 1;
     }
 
     /// Takes one record, or its end. Quiet: the daemon is told of the scope as a whole afterwards.
@@ -164,9 +145,7 @@ impl Engine {
         revision: i64,
         quiet: bool,
     ) {
-        if value.is_some() {
-            self.proves(&(self.keys.prefix(scope) + leaf), revision);
-        }
+        self.proves(&(self.keys.prefix(scope) + leaf), value, revision);
         match scope {
             Scope::Hosts => self.apply_host(leaf, value, revision),
             Scope::Alive => self.apply_alive(leaf, value),

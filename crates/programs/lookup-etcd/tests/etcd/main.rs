@@ -4,6 +4,7 @@
 
 mod faults;
 mod stage;
+mod strangers;
 
 use stage::{Host, Member, is_here, mac};
 use windlass_lookup::protocol::EndpointState;

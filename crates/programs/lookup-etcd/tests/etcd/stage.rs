@@ -363,8 +363,9 @@ impl Host {
             let told = &self.degraded;
             assert!(
                 start.elapsed() < PATIENCE,
-                "not in time: {what} ({}; {told:?})",
-                self.name
+                "not in time: {what} ({}; {told:?}; {:?})",
+                self.name,
+                self.own
             );
             self.read();
         }

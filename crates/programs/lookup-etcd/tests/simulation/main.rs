@@ -1,0 +1,290 @@
+//! Hosts against a model of etcd, on a virtual clock, from seeds.
+//!
+//! What is done to them: guests come, move, go and are claimed twice; connections break with answers under way; plugins are killed and start
+//! from an older copy on disk; leases lapse; the past is compacted, and, in runs of its own, lost. A failure names its seed:
+//! `SEED=n cargo test -p windlass-lookup-etcd --test simulation` plays it alone. `SEEDS=n` plays so many.
+
+mod host;
+mod model;
+mod random;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use host::{Host, Key, VNIS};
+use model::Model;
+use random::Random;
+use windlass_lookup::protocol::EndpointState;
+use windlass_lookup_etcd::registry::Scope;
+use windlass_lookup_etcd::schema::{self, Keys};
+use windlass_wire::MacAddr;
+
+const HOSTS: usize = 4;
+const GUESTS: u64 = 12;
+const STEPS: usize = 400;
+/// How long everything is well before all have to agree.
+const HEALED_MS: u64 = 150_000;
+
+struct World {
+    seed: u64,
+    now: u64,
+    random: Random,
+    model: Model,
+    old: Option<Model>,
+    keys: Keys,
+    hosts: Vec<Host>,
+    /// Guests that were only ever at one host, and are there.
+    settled: BTreeMap<Key, usize>,
+    /// Guests that were announced anywhere.
+    announced: BTreeSet<Key>,
+    loses: bool,
+}
+
+fn guest(number: u64) -> (Key, Vec<IpAddr>) {
+    let [.., low] = number.to_be_bytes();
+    let vni = VNIS[usize::from(low) % VNIS.len()];
+    // Two guests in four share an address.
+    let ip = IpAddr::from([10, 0, 0, low / 4]);
+    ((vni, MacAddr([2, 0, 0, 0, 0, low])), vec![ip])
+}
+
+impl World {
+    fn new(seed: u64, loses: bool) -> Self {
+        let name = |at: usize| format!("h{at}");
+        Self {
+            seed,
+            now: 0,
+            random: Random(seed),
+            model: Model::new(1),
+            old: None,
+            keys: Keys::new("c"),
+            hosts: (0..HOSTS).map(|at| Host::new(name(at))).collect(),
+            settled: BTreeMap::new(),
+            announced: BTreeSet::new(),
+            loses,
+        }
+    }
+
+    fn act(&mut self) {
+        let at = self.random.index(HOSTS);
+        let number = self.random.below(GUESTS);
+        let (key, ips) = guest(number);
+        match self.random.below(40) {
+            0..6 => self.create(at, key, &ips),
+            6..8 => self.retire(at, key),
+            8..11 => self.standby(at, key, &ips),
+            11..14 => self.activate(at, key, &ips),
+            14..16 => self.hosts[at].is_cut ^= true,
+            16..18 => {
+                let model = (&mut self.model, &self.keys, &mut self.random);
+                self.hosts[at].cut(self.now, Some(model));
+            }
+            18 => self.hosts[at].restart(self.now),
+            19..22 => self.hosts[at].save(),
+            // A registry that lost its data and was compacted beyond what was known cannot be told from the one that was.
+            22 if !self.loses => self.model.compact(),
+            23 => self.now += 40_000,
+            24 if self.loses => self.old = Some(self.model.clone()),
+            25 if self.loses => self.lose(),
+            _ => {}
+        }
+        if self.hosts[at].is_cut {
+            let model = (&mut self.model, &self.keys, &mut self.random);
+            self.hosts[at].cut(self.now, Some(model));
+        }
+    }
+
+    fn create(&mut self, at: usize, key: Key, ips: &[IpAddr]) {
+        if self.hosts[at].guests.contains_key(&key) {
+            return;
+        }
+        // A guest that shares its address may be refused, or served later: it is not settled.
+        let is_new = self.announced.insert(key) && key.1.0[5].is_multiple_of(4);
+        let ips = if self.random.below(3) == 0 && !key.1.0[5].is_multiple_of(4) {
+            &[]
+        } else {
+            ips
+        };
+        if is_new {
+            self.settled.insert(key, at);
+        } else {
+            self.settled.remove(&key);
+        }
+        self.hosts[at].announce(self.now, key, ips, EndpointState::Active);
+    }
+
+    fn retire(&mut self, at: usize, key: Key) {
+        if self.hosts[at].guests.contains_key(&key) {
+            self.settled.remove(&key);
+            self.hosts[at].retire(self.now, key);
+        }
+    }
+
+    fn standby(&mut self, at: usize, key: Key, ips: &[IpAddr]) {
+        if !self.hosts[at].guests.contains_key(&key) {
+            self.announced.insert(key);
+            self.settled.remove(&key);
+            self.hosts[at].announce(self.now, key, ips, EndpointState::Standby);
+        }
+    }
+
+    fn activate(&mut self, at: usize, key: Key, ips: &[IpAddr]) {
+        let guest = self.hosts[at].guests.get(&key);
+        if guest.is_some_and(|guest| guest.state == EndpointState::Standby) {
+            self.hosts[at].announce(self.now, key, ips, EndpointState::Active);
+        }
+    }
+
+    /// The registry is an older one, or empty.
+    fn lose(&mut self) {
+        let cluster = self.model.cluster;
+        let empty = Model::new(cluster);
+        let granted = self.model.granted;
+        self.model = self.old.take().unwrap_or(empty);
+        self.model.granted = granted;
+        for host in &mut self.hosts {
+            host.cut(self.now, None);
+        }
+        // Others may write before any of the hosts is back.
+        let passed = self.random.below(200);
+        self.model.pass(i64::try_from(passed).expect("small"));
+    }
+
+    fn pass(&mut self, most_ms: u64) {
+        self.now += 1 + self.random.below(most_ms);
+        self.model.lapse(self.now);
+        for host in &mut self.hosts {
+            host.step(self.now, &mut self.model, &self.keys, &mut self.random);
+        }
+        self.check();
+    }
+
+    /// What holds at every moment.
+    fn check(&mut self) {
+        let seed = self.seed;
+        for (at, host) in self.hosts.iter().enumerate() {
+            for (key, entry) in &host.table {
+                assert!(
+                    self.announced.contains(key),
+                    "seed {seed}: {key:?} is of nobody"
+                );
+                let of = entry.host.as_deref().unwrap_or_default();
+                if let Some(home) = self.settled.get(key) {
+                    let home = &self.hosts[*home].name;
+                    assert_eq!(
+                        of, home,
+                        "seed {seed}: {key:?} never moved, and h{at} sends it elsewhere"
+                    );
+                }
+            }
+        }
+        for vni in VNIS {
+            for kv in self.model.under(&self.keys.prefix(Scope::Endpoints(vni))) {
+                let record = schema::endpoint(&kv.value).expect("a record");
+                let leaf = self
+                    .keys
+                    .leaf(Scope::Endpoints(vni), &kv.key)
+                    .expect("a leaf");
+                for ip in record.ips {
+                    let owner = self.model.under(&self.keys.address(vni, ip));
+                    let owner = owner.first().and_then(|kv| schema::address(&kv.value));
+                    let owner = owner.map(|owner| (owner.mac, owner.host));
+                    let expected = Some((leaf.to_owned(), record.host.clone()));
+                    assert_eq!(owner, expected, "seed {seed}: {ip} of {leaf}");
+                }
+            }
+        }
+    }
+
+    /// Everybody is well for a while: then all agree.
+    fn heal(&mut self) {
+        self.hosts.iter_mut().for_each(|host| host.is_cut = false);
+        let end = self.now + HEALED_MS;
+        while self.now < end {
+            self.pass(200);
+        }
+        if self.loses {
+            self.hosts.iter_mut().for_each(|host| host.engine.accept());
+            let end = self.now + HEALED_MS;
+            while self.now < end {
+                self.pass(200);
+            }
+        }
+        let seed = self.seed;
+        let mut records = BTreeMap::new();
+        for vni in VNIS {
+            for kv in self.model.under(&self.keys.prefix(Scope::Endpoints(vni))) {
+                let leaf = self
+                    .keys
+                    .leaf(Scope::Endpoints(vni), &kv.key)
+                    .expect("a leaf");
+                let mac = schema::mac(leaf).expect("an address");
+                records.insert((vni, mac), schema::endpoint(&kv.value).expect("a record"));
+            }
+        }
+        for host in &self.hosts {
+            assert_eq!(host.degraded, None, "seed {seed}: {}", host.name);
+            let others = records.iter().filter(|(_, record)| {
+                record.host != host.name && record.state == EndpointState::Active
+            });
+            let expected: BTreeMap<_, _> = others
+                .map(|(key, record)| (*key, (record.host.clone(), record.generation)))
+                .collect();
+            let found: BTreeMap<_, _> = host
+                .table
+                .iter()
+                .map(|(key, entry)| {
+                    (
+                        *key,
+                        (entry.host.clone().unwrap_or_default(), entry.generation),
+                    )
+                })
+                .collect();
+            assert_eq!(found, expected, "seed {seed}: what {} knows", host.name);
+            let mine: BTreeSet<_> = records
+                .iter()
+                .filter(|(_, record)| record.host == host.name)
+                .map(|(key, _)| *key)
+                .collect();
+            let held = host.guests.iter().filter(|(key, guest)| {
+                let is_owned = matches!(host.own.get(key), Some(Ok(_)));
+                is_owned && (guest.state == EndpointState::Active || mine.contains(key))
+            });
+            let held: BTreeSet<_> = held.map(|(key, _)| *key).collect();
+            assert_eq!(held, mine, "seed {seed}: what {} has", host.name);
+        }
+    }
+}
+
+fn play(seed: u64, loses: bool) {
+    let mut world = World::new(seed, loses);
+    for _ in 0..STEPS {
+        world.act();
+        world.pass(1_000);
+    }
+    world.heal();
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+fn play_seeds(loses: bool) {
+    if let Some(seed) = number("SEED") {
+        return play(seed, loses);
+    }
+    (0..number("SEEDS").unwrap_or(12)).for_each(|seed| play(seed, loses));
+}
+
+/// A guest that never moved is always sent to its host; an address has one owner; no record is of another VNI; once all is well, all know
+/// exactly what the registry has, and the registry has exactly what the hosts have.
+#[test]
+fn hosts_agree() {
+    play_seeds(false);
+}
+
+/// The same while the registry is replaced by an older one or an empty one: nothing that is known goes before a person accepts it.
+#[test]
+fn hosts_agree_after_a_loss() {
+    play_seeds(true);
+}

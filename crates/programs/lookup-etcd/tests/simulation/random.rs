@@ -1,0 +1,20 @@
+//! Numbers that a seed gives.
+
+/// SplitMix64.
+pub struct Random(pub u64);
+
+impl Random {
+    /// One below `bound`.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound
+    }
+
+    /// An index of a list.
+    pub fn index(&mut self, length: usize) -> usize {
+        usize::try_from(self.below(length as u64)).expect("small")
+    }
+}
