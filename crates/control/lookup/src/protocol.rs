@@ -178,7 +178,7 @@ pub struct Endpoint {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EndpointState {
-    /// It is here now. If another host has it, this one takes it over.
+    /// It is here now. If another host has it, this one takes it over if it was standby here.
     Active,
     /// It is made here, and still lives elsewhere.
     Standby,
