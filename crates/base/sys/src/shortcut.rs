@@ -36,7 +36,7 @@
 //! slot is free once its [`Slot`] is dropped.
 //!
 //! # What it shows
-//! Frames and bytes that a slot's member has sent and got by the shortcut ([`Shortcut::passed`]).
+//! Frames and bytes that a slot's member has sent and got by the shortcut ([`Slot::passed`]).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
