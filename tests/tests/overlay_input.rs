@@ -90,9 +90,10 @@ fn datagram(socket: &OwnedFd, bytes: &[u8], segment: u16, tos: u8) {
         segment,
         tos,
     };
-    // SAFETY: the range is the slice above.
     until("it is sent", || {
-        match unsafe { send(socket, &ranges, &[message.clone()]) } {
+        // SAFETY: the range is the slice above.
+        let sent = unsafe { send(socket, &ranges, std::slice::from_ref(&message)) };
+        match sent {
             Ok(1) => true,
             Ok(_) | Err(Errno::AGAIN) => false,
             Err(errno) => panic!("{errno}"),
