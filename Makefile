@@ -14,8 +14,8 @@ DOC      = $(PREFIX)/share/doc/windlass
 help: ## what there is
 	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-build: ## target/release/windlass, windlassd, windlass-broker, windlass-cni, libwindlass_sockets.so and what libwindlass is linked of
-	$(CARGO) build --release --locked -p windlass -p windlassd -p windlass-broker -p windlass-cni -p windlass-preload -p windlass-framed
+build: ## target/release/windlass, windlassd, windlass-broker, windlass-cni, windlass-lookup-etcd, libwindlass_sockets.so and what libwindlass is linked of
+	$(CARGO) build --release --locked -p windlass -p windlassd -p windlass-broker -p windlass-cni -p windlass-lookup-etcd -p windlass-preload -p windlass-framed
 
 demo: build ## two tenants, the host and a stranger on one bridge, measured (under two minutes)
 	@scripts/need demo
@@ -53,6 +53,7 @@ install: build ## into $(DESTDIR)$(PREFIX)
 	install -D -s -m 0755 $(BIN)/windlassd $(DESTDIR)$(PREFIX)/sbin/windlassd
 	install -D -s -m 0755 $(BIN)/windlass-broker $(DESTDIR)$(PREFIX)/sbin/windlass-broker
 	install -D -s -m 0755 $(BIN)/windlass-cni $(DESTDIR)$(PREFIX)/lib/cni/windlass-cni
+	install -D -s -m 0755 $(BIN)/windlass-lookup-etcd $(DESTDIR)$(PREFIX)/lib/windlass/windlass-lookup-etcd
 	install -D -s -m 0644 $(BIN)/libwindlass_sockets.so $(DESTDIR)$(PREFIX)/lib/windlass/libwindlass_sockets.so
 	scripts/libwindlass $(BIN)/libwindlass_framed.a "$(DESTDIR)" $(PREFIX)
 	for page in man/*.[0-9]; do \
@@ -64,14 +65,15 @@ install: build ## into $(DESTDIR)$(PREFIX)
 	sed 's|/usr/bin/windlassd|$(PREFIX)/sbin/windlassd|' $(DIST)/windlassd.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/windlassd.service
 	sed 's|/usr/bin/windlass-broker|$(PREFIX)/sbin/windlass-broker|' $(BROKER)/windlass-broker.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/windlass-broker.service
 	install -D -m 0644 $(DIST)/sysusers.conf $(DESTDIR)$(PREFIX)/lib/sysusers.d/windlass.conf
+	install -D -m 0644 $(DIST)/tmpfiles.conf $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/windlass.conf
 	install -m 0644 $(DIST)/windlassd.socket $(BROKER)/windlass-broker.socket $(DESTDIR)$(PREFIX)/lib/systemd/system
 	install -m 0644 $(DIST)/windlass.toml $(DIST)/grafana.json $(BROKER)/sockets.conf LICENSE-APACHE LICENSE-MIT \
 	  README.md ARCHITECTURE.md CHANGELOG.md SECURITY.md docs/*.md docs/*.json $(DESTDIR)$(DOC)
 
 uninstall: ## what install put there; configuration and state stay
-	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,bin/windlass sbin/windlassd sbin/windlass-broker lib/cni/windlass-cni lib/windlass/libwindlass_sockets.so \
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,bin/windlass sbin/windlassd sbin/windlass-broker lib/cni/windlass-cni lib/windlass/windlass-lookup-etcd lib/windlass/libwindlass_sockets.so \
 	  $(addprefix lib/,libwindlass.so.1.0 libwindlass.so.1 libwindlass.so libwindlass.a pkgconfig/windlass.pc) include/windlass.h \
-	  lib/sysusers.d/windlass.conf share/bash-completion/completions/windlass share/zsh/site-functions/_windlass share/fish/vendor_completions.d/windlass.fish \
+	  lib/sysusers.d/windlass.conf lib/tmpfiles.d/windlass.conf share/bash-completion/completions/windlass share/zsh/site-functions/_windlass share/fish/vendor_completions.d/windlass.fish \
 	  $(addprefix lib/systemd/system/,windlassd.service windlassd.socket windlass-broker.service windlass-broker.socket) \
 	  $(foreach page,$(wildcard man/*.[0-9]),share/man/man$(subst .,,$(suffix $(page)))/$(notdir $(page))))
 	rm -rf $(DESTDIR)$(DOC)

@@ -514,8 +514,9 @@ fn differences(page: &str, examples: &[&Example], said: &str) -> (String, usize)
 
 /// Whether a test of this name is in one of these files.
 fn is_test(name: &str) -> bool {
-    let files = std::fs::read_dir(root().join("tests/tests")).expect("the tests");
-    files.flatten().any(|file| {
+    let places = ["tests/tests", "crates/programs/windlassd/tests"];
+    let files = places.map(|place| std::fs::read_dir(root().join(place)).expect("the tests"));
+    files.into_iter().flatten().flatten().any(|file| {
         let text = std::fs::read_to_string(file.path()).unwrap_or_default();
         text.contains(&format!("#[test]\nfn {name}()"))
     })

@@ -1,10 +1,12 @@
 //! Overlays as a daemon has them: searches, targets by hand, answers for neighbours, an underlay that comes and goes, restarts.
 
 use std::fs;
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
-use windlass_tests::{Daemon, Lab, until};
+use windlass_tests::{Daemon, Lab, program, skip, until};
 
 const GUEST: &str = "02:00:00:00:00:0a";
 const FAR: &str = "02:00:00:00:02:02";
@@ -175,7 +177,7 @@ fn a_target_by_hand_holds_first() {
     until("the file's word holds", || {
         is_target(&daemon, FAR, "192.0.2.8:4789", "pushed")
     });
-    daemon.refuses(4, &format!("overlay target delete ov0 02:00:00:00:00:77"));
+    daemon.refuses(4, "overlay target delete ov0 02:00:00:00:00:77");
 }
 
 /// An overlay whose underlay address is not there waits and says so, and begins when the address comes. A killed daemon brings
@@ -284,4 +286,122 @@ fn a_bridge_may_change_under_an_overlay() {
         );
         until(change, || lab.ping("guest", "10.0.0.2", 1));
     }
+}
+
+/// A daemon's program on a host that knows the plugins' user, whether or not this machine does.
+fn with_plugin_user(lab: &Lab) -> PathBuf {
+    let passwd = lab.directory().join("passwd");
+    let known = fs::read_to_string("/etc/passwd").expect("the accounts");
+    let others = known
+        .lines()
+        .filter(|line| !line.starts_with("windlass-lookup:"));
+    let mut all: Vec<_> = others.map(str::to_owned).collect();
+    all.push("windlass-lookup:x:64097:64097::/:/bin/false\n".to_owned());
+    fs::write(&passwd, all.join("\n")).expect("the accounts");
+    let script = lab.directory().join("windlassd");
+    let text = format!(
+        "#!/bin/sh\nexec unshare --mount sh -c 'mount --bind {} /etc/passwd && exec {} \"$@\"' sh \"$@\"\n",
+        passwd.display(),
+        program("windlassd").display()
+    );
+    fs::write(&script, text).expect("a script");
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("a mode");
+    script
+}
+
+/// etcd in the namespace of the first host, with its data in the lab's directory.
+struct Registry(Child);
+
+impl Registry {
+    fn start(lab: &Lab) -> Registry {
+        let mut etcd = lab.command("host", "etcd");
+        let data = lab.directory().join("etcd");
+        etcd.arg("--data-dir").arg(data).args([
+            "--listen-client-urls=http://192.0.2.1:2379",
+            "--advertise-client-urls=http://192.0.2.1:2379",
+            "--listen-peer-urls=http://192.0.2.1:2380",
+            "--unsafe-no-fsync",
+        ]);
+        let mut log = fs::File::options();
+        log.append(true).create(true);
+        let log = log.open(lab.directory().join("etcd.log")).expect("a log");
+        etcd.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        Registry(etcd.spawn().expect("etcd"))
+    }
+}
+
+impl Drop for Registry {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Two hosts tell each other by a registry where their guests are: a guest is reached without a broadcast, also while the registry is
+/// gone, and one that moves is reached at its new host.
+#[test]
+fn hosts_find_each_other_in_a_registry() {
+    const NAME: &str = "hosts_find_each_other_in_a_registry";
+    if Command::new("etcd").arg("--version").output().is_err() {
+        return skip(NAME, "there is no etcd");
+    }
+    let Some(lab) = hosts(NAME) else {
+        return;
+    };
+    for short in ["there", "moved"] {
+        lab.namespace(short);
+    }
+    let registry = Registry::start(&lab);
+    let script = with_plugin_user(&lab);
+    let here = Daemon::start_program(&lab, "host", 1, script.clone());
+    let far = Daemon::start_program(&lab, "far", 2, script);
+    let cache = lab.directory().join("cache");
+    for (daemon, address, host) in [(&here, "192.0.2.1", "one"), (&far, "192.0.2.2", "two")] {
+        let cache = cache.join(host);
+        fs::create_dir_all(&cache).expect("a directory");
+        daemon.must(&format!(
+            "overlay create ov0 --vni 23 --search etcd --set vxlan/listen-ip={address},\
+             etcd/endpoints=http://192.0.2.1:2379,etcd/host={host},etcd/cache={}",
+            cache.display()
+        ));
+    }
+    let vnic = |daemon: &Daemon, name: &str, netns: &str, last: u8, more: &str| {
+        let netns = lab.name(netns);
+        daemon.must(&format!(
+            "vnic create {name} --over ov0 --mac 02:00:00:00:00:{last:02x} \
+             --attach tap,netns={netns},address=10.0.0.{last}/24 --set allowed-ips=10.0.0.{last} {more}"
+        ));
+    };
+    vnic(&here, "g0", "guest", 1, "");
+    vnic(&far, "g1", "there", 2, "");
+    vnic(&here, "m0", "there", 3, "");
+    until("the guests reach each other", || {
+        lab.ping("guest", "10.0.0.2", 1)
+    });
+    let known = here.json("overlay target show ov0");
+    assert_eq!(known[0]["target"], "192.0.2.2:4789", "{known}");
+    until("both hosts are known", || {
+        let hosts = here.json("overlay host show ov0");
+        hosts.as_array().is_some_and(|hosts| hosts.len() == 2)
+    });
+
+    drop(registry);
+    here.wait_for_state("overlay", "ov0", "waiting");
+    assert!(lab.ping("guest", "10.0.0.2", 2), "what is known holds");
+    let registry = Registry::start(&lab);
+    here.wait_for_state("overlay", "ov0", "up");
+
+    let at =
+        |daemon: &Daemon, target: &str| is_target(daemon, "02:00:00:00:00:03", target, "pushed");
+    until("m0 is known at its host", || at(&far, "192.0.2.1:4789"));
+    vnic(&far, "m0", "moved", 3, "--set state=standby");
+    assert!(at(&far, "192.0.2.1:4789"), "it is not live there yet");
+    far.must("vnic set m0 state=active");
+    let why = here.wait_for_state("overlay", "ov0", "waiting");
+    assert!(why.contains("two"), "{why}");
+    here.must("vnic delete m0");
+    until("it is known where it is", || at(&here, "192.0.2.2:4789"));
+    until("and reached", || lab.ping("guest", "10.0.0.3", 1));
+    here.wait_for_state("overlay", "ov0", "up");
+    drop(registry);
 }

@@ -110,6 +110,8 @@ fn checked_files(root: &Root) -> BTreeSet<String> {
         "usr/bin/windlass",
         "usr/sbin/windlassd",
         "usr/sbin/windlass-broker",
+        "usr/lib/cni/windlass-cni",
+        "usr/lib/windlass/windlass-lookup-etcd",
         "usr/lib/windlass/libwindlass_sockets.so",
         "usr/lib/libwindlass.so.1",
         "usr/lib/libwindlass.a",

@@ -58,8 +58,8 @@ pub struct Counts {
 struct Port {
     conf: PortConf,
     learned: BTreeSet<Key>,
-    /// What [`Neighbours::enter`] told.
-    entered: BTreeSet<Key>,
+    /// What [`Neighbours::enter`] told, also while something else holds before it.
+    entered: BTreeMap<Key, Mac>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -95,6 +95,7 @@ impl Neighbours {
             let is_mine = |e: &&Entry| e.port == id && e.until.is_none();
             if self.table.get(&key).filter(is_mine).is_some() {
                 self.table.remove(&key);
+                self.uncover(key);
             }
         }
         for key in conf.fixed {
@@ -118,34 +119,41 @@ impl Neighbours {
     /// Somebody who knows says who has an address behind a port: this MAC address, or nobody. What is configured of another port holds
     /// before.
     pub fn enter(&mut self, id: u16, key: (u16, IpAddr), mac: Option<Mac>) {
-        let is_fixed = |entry: &&Entry| entry.until.is_none();
-        let fixed = self
-            .table
-            .get(&key)
-            .filter(is_fixed)
-            .map(|entry| entry.port);
         let Some(port) = self.ports.get_mut(&id) else {
             return;
         };
-        if fixed.is_some_and(|other| other != id) {
+        let former = match mac {
+            Some(mac) => port.entered.insert(key, mac),
+            None => port.entered.remove(&key),
+        };
+        let known = self.table.get(&key).filter(|entry| entry.until.is_none());
+        match known.map(|entry| entry.port) {
+            Some(other) if other != id => return,
+            Some(_) if former.is_some() => drop(self.table.remove(&key)),
+            _ => {}
+        }
+        self.uncover(key);
+    }
+
+    /// What was entered of an address that nobody is configured to have holds.
+    fn uncover(&mut self, key: Key) {
+        let known = self.table.get(&key);
+        if known.is_some_and(|entry| entry.until.is_none()) {
             return;
         }
-        let Some(mac) = mac else {
-            if port.entered.remove(&key) {
-                self.table.remove(&key);
-            }
-            return;
-        };
-        port.entered.insert(key);
-        self.forget(key);
-        let entry = Entry {
-            mac,
-            port: id,
-            disputed_until: Tick(0),
-            until: None,
-            armed: Tick(0),
-        };
-        self.table.insert(key, entry);
+        let mut ports = self.ports.iter();
+        let entered = ports.find_map(|(id, port)| Some((*id, *port.entered.get(&key)?)));
+        if let Some((port, mac)) = entered {
+            self.forget(key);
+            let entry = Entry {
+                mac,
+                port,
+                disputed_until: Tick(0),
+                until: None,
+                armed: Tick(0),
+            };
+            self.table.insert(key, entry);
+        }
     }
 
     /// Forgets what was learned behind a port: nobody is there any more.
@@ -163,8 +171,12 @@ impl Neighbours {
         self.link_down(id);
         let port = self.ports.get_mut(&id);
         let entered = port.map(|port| std::mem::take(&mut port.entered));
-        for key in entered.into_iter().flatten() {
-            self.table.remove(&key);
+        for key in entered.into_iter().flatten().map(|(key, _)| key) {
+            let is_mine = |entry: &&Entry| entry.port == id && entry.until.is_none();
+            if self.table.get(&key).filter(is_mine).is_some() {
+                self.table.remove(&key);
+                self.uncover(key);
+            }
         }
         self.set_port(id, PortConf::default());
         self.ports.remove(&id);

@@ -343,10 +343,15 @@ fn what_is_entered_is_answered() {
     assert_eq!(answers(&mut all, 7), Some(mac(3)), "it is configured");
     all.enter(2, key(9), Some(mac(8)));
     assert_eq!(answers(&mut all, 9), Some(mac(8)));
+    all.set_port(3, conf(true));
+    assert_eq!(
+        answers(&mut all, 7),
+        Some(mac(9)),
+        "nobody is configured to have it"
+    );
     all.enter(2, key(9), None);
     all.enter(2, key(7), None);
-    assert_eq!(answers(&mut all, 9), None);
-    assert_eq!(answers(&mut all, 7), Some(mac(3)));
+    assert_eq!((answers(&mut all, 9), answers(&mut all, 7)), (None, None));
     all.enter(2, key(9), Some(mac(9)));
     all.enter(4, key(8), Some(mac(9)));
     all.remove_port(2);

@@ -30,7 +30,7 @@ const ANY: (u64, u64) = (0, 0);
 const PORT: (u64, u64) = (1, 65_535);
 
 /// The rows of [`Scope::Overlay`].
-pub(crate) const ROWS: [PropertySpec; 30] = [
+pub(crate) const ROWS: [PropertySpec; 31] = [
     row(
         "vnetid",
         ValueKind::Number,
@@ -222,6 +222,14 @@ pub(crate) const ROWS: [PropertySpec; 30] = [
         "",
         ANY,
         "File with the user's password, readable by root only.",
+    ),
+    row(
+        "etcd/cache",
+        ValueKind::Path,
+        "",
+        "/var/lib/windlass-lookup",
+        ANY,
+        "Directory of the plugin's user with a copy of the registry, for a start without it.",
     ),
     row(
         "plugin/command",

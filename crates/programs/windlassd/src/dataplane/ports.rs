@@ -143,6 +143,8 @@ pub struct Ports {
     captures: Captures,
     /// Searches of overlays.
     searches: Searches,
+    /// Addresses, by bridge, that no member or entry made by hand has any more: what a search told of them holds again.
+    uncovered: BTreeMap<Name, BTreeSet<Key>>,
     /// When tunnel endpoints that are missing were looked for last.
     overlays_at: Instant,
     edit: Edit,
@@ -215,6 +217,7 @@ impl Ports {
             leases: Leases::new(runtime_dir),
             captures: Captures::default(),
             searches: Searches::default(),
+            uncovered: BTreeMap::new(),
             overlays_at: Instant::now(),
             edit: Edit::default(),
             held: None,

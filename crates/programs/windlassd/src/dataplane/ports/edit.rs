@@ -182,6 +182,7 @@ impl Ports {
         for (name, keys) in edit.keys {
             self.forget_fixed(&name, keys);
         }
+        self.renew_uncovered();
         self.end_overlays(edit.overlays, &changed_bridges);
         self.announce();
         for (_, mut endpoint) in edit.left {
@@ -249,7 +250,7 @@ impl Ports {
     }
 
     /// Deletes those of a bridge's fixed entries that are of no member any more.
-    fn forget_fixed(&self, name: &Name, mut keys: BTreeSet<Key>) {
+    fn forget_fixed(&mut self, name: &Name, mut keys: BTreeSet<Key>) {
         let Some(bridge) = self.bridges.get(name) else {
             return;
         };
@@ -270,6 +271,8 @@ impl Ports {
         if keys.is_empty() {
             return;
         }
+        let uncovered = self.uncovered.entry(name.clone()).or_default();
+        uncovered.extend(&keys);
         // Answered when it is done: whoever looks after the edit finds none of them.
         let done = self.plane.ask_fdb(bridge.id, move |w, _| {
             keys.iter().for_each(|key| {
@@ -341,6 +344,11 @@ impl Ports {
         let bridge = self.bridges.get(&state.bridge);
         if let Some(Ok(table)) = bridge.map(|b| self.plane.fdb_table(b.id)) {
             table.take_clash();
+        }
+        if let Some(bridge) = self.bridges.get(&state.bridge) {
+            let own = own_entries(&state, bridge.filtering).into_iter();
+            let uncovered = self.uncovered.entry(state.bridge.clone()).or_default();
+            uncovered.extend(own.map(|(key, _)| key));
         }
         let is_gone = !self.members.contains_key(&name);
         if state.overlay.is_some() && is_gone {

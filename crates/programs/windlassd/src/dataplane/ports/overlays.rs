@@ -26,6 +26,7 @@ use windlass_api::{
     TargetQuery, TargetView,
 };
 use windlass_attach::vxlan::{Tos, Vtep, VtepConf};
+use windlass_bridge::fdb::Key;
 use windlass_overlay::Vni;
 use windlass_sys::netns::{NetnsRef, within};
 use windlass_worker::DataPlaneError;
@@ -537,6 +538,21 @@ impl Ports {
         self.push(name, told)
     }
 
+    /// Enters again what searches told of addresses that nobody here has any more.
+    pub(super) fn renew_uncovered(&mut self) {
+        for (bridge, keys) in std::mem::take(&mut self.uncovered) {
+            let there = self.members.iter();
+            let there = there.filter(|(_, m)| m.bridge == bridge && m.overlay.is_some());
+            let there: Vec<Name> = there.map(|(name, _)| name.clone()).collect();
+            for name in there {
+                let again = self.overlay(&name).map(|state| state.told_of(&keys));
+                if let Err(error) = self.push(&name, again.unwrap_or_default()) {
+                    tracing::error!("{name}: {error}");
+                }
+            }
+        }
+    }
+
     /// Removes targets that nobody uses any more; within an edit, at its end.
     pub(super) fn remove_idle(&mut self, name: &Name) -> Result<(), BackendError> {
         if self.edit.is_open {
@@ -698,7 +714,7 @@ impl Ports {
             .filter(|target| target.kind == TargetKind::Learned);
         let macs = learned.filter_map(|target| Some((target.vlan, target.mac?)));
         let keys: Vec<_> = macs
-            .map(|(vlan, mac)| windlass_bridge::fdb::Key::from_octets(vlan, mac.0))
+            .map(|(vlan, mac)| Key::from_octets(vlan, mac.0))
             .collect();
         let member = self.members.get(name);
         let Some(bridge) = member.and_then(|member| self.bridges.get(&member.bridge)) else {
@@ -745,6 +761,17 @@ impl Ports {
 }
 
 impl Overlay {
+    /// What the search told of these addresses.
+    fn told_of(&self, keys: &BTreeSet<Key>) -> Vec<(u16, MacAddr, Option<Behind>)> {
+        let told = keys.iter().filter_map(|key| {
+            let (vlan, mac) = (key.vid(), MacAddr(key.octets()));
+            let pushed = self.pushed.get(&(vlan, mac))?;
+            let (to, ips) = (pushed.target.1, pushed.ips.clone());
+            Some((vlan, mac, Some(Behind { to, ips })))
+        });
+        told.collect()
+    }
+
     /// The place of each of its targets.
     pub(super) fn places(&self) -> impl Iterator<Item = (u16, SocketAddr)> {
         self.targets

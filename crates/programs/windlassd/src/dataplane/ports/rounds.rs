@@ -87,6 +87,7 @@ impl Ports {
         self.run_leases();
         if self.is_leaving() && !self.plane.is_draining() {
             self.remove_leaving();
+            self.renew_uncovered();
         }
         self.tell_clashes();
         for token in self.watch.take_due(Instant::now()) {

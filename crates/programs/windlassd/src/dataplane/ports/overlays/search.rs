@@ -34,7 +34,7 @@ const FIRST_WORD: Duration = Duration::from_secs(5);
 const TOLD_MAX: usize = 256;
 /// The plugin of `search=etcd`.
 const ETCD_PLUGIN: &str = "windlass-lookup-etcd";
-/// Where it is, if it is not beside the daemon.
+/// Where it is, if it is neither beside the daemon nor in `../lib/windlass`.
 const PLUGINS: &str = "/usr/lib/windlass";
 
 /// The look-up thread, and what it has told.
@@ -72,11 +72,11 @@ pub(super) type Lost = BTreeMap<(u32, MacAddr), String>;
 /// Where a plugin that comes with windlass is.
 fn plugin(name: &str) -> PathBuf {
     let own = std::env::current_exe().unwrap_or_default();
-    let beside = own.with_file_name(name);
-    match beside.exists() {
-        true => beside,
-        false => PathBuf::from(PLUGINS).join(name),
-    }
+    let installed = own.parent().map(|sbin| sbin.with_file_name("lib"));
+    let installed = installed.map(|lib| lib.join("windlass").join(name));
+    let places = [Some(own.with_file_name(name)), installed];
+    let found = places.into_iter().flatten().find(|place| place.exists());
+    found.unwrap_or_else(|| PathBuf::from(PLUGINS).join(name))
 }
 
 /// The properties of an overlay whose names begin with `prefix`, as a plugin is told them.
@@ -114,8 +114,7 @@ pub(super) fn lookup_kind(
         }),
         Search::Etcd => {
             let mut properties = told_properties(set, "etcd/");
-            let listen = settings.listen.map(|listen| listen.to_string());
-            properties.insert("vtep".to_owned(), listen.unwrap_or_default().into());
+            properties.extend(told_properties(set, "vxlan/listen-"));
             Some(LookupKind::Plugin {
                 from: PluginFrom::Command(vec![plugin(ETCD_PLUGIN).display().to_string()]),
                 properties,
