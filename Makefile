@@ -9,7 +9,7 @@ DIST    := crates/programs/windlassd/dist
 BROKER  := crates/programs/broker/dist
 DOC      = $(PREFIX)/share/doc/windlass
 
-.PHONY: build demo test bench check soak sanitize aarch64 fuzz install uninstall deb wheel clean help
+.PHONY: build demo demo-overlay test bench check soak sanitize aarch64 fuzz install uninstall deb wheel clean help
 
 help: ## what there is
 	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -21,6 +21,10 @@ demo: build ## two tenants, the host and a stranger on one bridge, measured (und
 	@scripts/need demo
 	$(CARGO) build --release --locked -p windlass-bench
 	@scripts/demo
+
+demo-overlay: build ## three hosts, two tenants with the same addresses, a registry that goes and comes, a guest that moves (root)
+	@scripts/need demo-overlay
+	@scripts/demo-overlay
 
 test: ## every test that CI runs; BESIDE='make check': and that beside them
 	@scripts/need test

@@ -42,10 +42,15 @@ fn demo(lab: &Lab, mut command: Command) -> Command {
 /// Processes whose command line names the lab's directory.
 fn processes(lab: &Lab) -> Vec<String> {
     let directory = lab.directory().to_str().expect("text").to_owned();
+    let lines = command_lines();
+    lines.filter(|line| line.contains(&directory)).collect()
+}
+
+/// The command line of each process.
+fn command_lines() -> impl Iterator<Item = String> {
     let all = fs::read_dir("/proc").expect("a directory");
     let lines = all.filter_map(|entry| fs::read(entry.ok()?.path().join("cmdline")).ok());
-    let lines = lines.map(|line| String::from_utf8_lossy(&line).replace('\0', " "));
-    lines.filter(|line| line.contains(&directory)).collect()
+    lines.map(|line| String::from_utf8_lossy(&line).replace('\0', " "))
 }
 
 /// What `ip netns` and the mounts show, which the demo must not change.
@@ -86,6 +91,32 @@ fn the_demo_holds() {
     }
     until("its processes are gone", || processes(&lab).is_empty());
     assert_eq!(names(), before);
+}
+
+/// So it is with the demo of overlays: three hosts, a registry that goes and comes, a guest that moves.
+#[test]
+fn the_overlay_demo_holds() {
+    const NAME: &str = "the_overlay_demo_holds";
+    for tool in ["iperf3", "etcd"] {
+        if Command::new(tool).arg("--version").output().is_err() {
+            return skip(NAME, &format!("{tool} is missing"));
+        }
+    }
+    let Some(_lab) = Lab::start(NAME) else {
+        return;
+    };
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/demo-overlay");
+    let mut demo = Command::new(script);
+    let programs = program("windlassd");
+    demo.env("WINDLASS_BIN_DIR", programs.parent().expect("a directory"));
+    let done = run(demo.env("SECONDS_EACH", "1").stdin(Stdio::null()));
+    assert_eq!(done.code, 0, "{}{}", done.out, done.err);
+    assert!(done.out.contains("All 9 claims hold"), "{}", done.out);
+    let is_its =
+        |line: &String| line.contains("/run/demo/etcd") || line.contains("/run/demo/cache");
+    until("its processes are gone", || {
+        !command_lines().any(|line| is_its(&line))
+    });
 }
 
 /// As a user without any privilege the same holds, in a user namespace.

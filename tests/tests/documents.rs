@@ -154,9 +154,12 @@ fn is_answered(shown: &[&str], answer: &str) -> Result<(), String> {
 }
 
 /// Words in capitals that stand for something, and something that they may stand for.
-const PLACES: [(&str, &str); 9] = [
+const PLACES: [(&str, &str); 12] = [
     ("OBJECT VERB", "vnic show"),
     ("KEY=VALUE", "mtu=1500"),
+    ("PROP=VALUE", "vxlan/ttl=9"),
+    ("MAC IP:PORT", "02:00:00:00:00:01 192.0.2.2:4789"),
+    ("ov0 MAC", "ov0 02:00:00:00:00:01"),
     ("NAME", "v0"),
     ("ADDRESS", "02:00:00:00:00:01"),
     ("BRIDGE", "br0"),
