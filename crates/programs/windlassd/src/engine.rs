@@ -284,15 +284,16 @@ impl Engine {
         while !is_over {
             let mut together = Vec::new();
             let mut next = inbox.recv_timeout(self.recent.due_in());
-            // Nobody has an answer to those changes yet, so that whoever calls meanwhile asks before them.
-            loop {
+            // Nobody has an answer to those changes yet, so that whoever calls meanwhile asks before them. There may always be another
+            // one who calls.
+            for taken in 1.. {
                 match next {
                     Ok(Message::Call(call)) => call(&mut self),
                     Ok(Message::Change(proposal)) => together.push(proposal),
                     Err(RecvTimeoutError::Timeout) => {}
                     Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => is_over = true,
                 }
-                if is_over || together.is_empty() || together.len() == TOGETHER_MAX {
+                if is_over || together.is_empty() || taken == TOGETHER_MAX {
                     break;
                 }
                 match inbox.try_recv() {

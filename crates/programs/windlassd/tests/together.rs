@@ -10,15 +10,23 @@ mod bridge;
 mod daemon;
 mod lab;
 
+use std::future::{Future, poll_fn};
 use std::mem::MaybeUninit;
 use std::path::Path;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
 
 use bridge::{bridge_of, mac, start};
 use daemon::{Daemon, Edit, options};
 use lab::{Lab, until};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use serde_json::{Value, json};
+use tokio::runtime::{Builder, Handle};
 use windlass_api::{Applied, ErrorBody, ErrorCode};
+use windlassd::authority::Peer;
+use windlassd::engine::{Engine, EngineHandle};
 
 /// Makes a VNIC.
 fn vnic(vnic: Value) -> Edit {
@@ -77,6 +85,14 @@ fn are_up(daemon: &Daemon) -> bool {
     let vnics = daemon.must("GET", "/v1/vnics", None);
     let mut vnics = vnics.as_array().unwrap().iter();
     vnics.all(|vnic| vnic["state"] == "up")
+}
+
+/// Has the store refuse whatever it gets.
+fn refuse_to_store(directory: &Path) {
+    // Nothing can be put in its place.
+    let document = options(directory).state_dir.join("document.json");
+    std::fs::remove_file(&document).unwrap();
+    std::fs::create_dir(&document).unwrap();
 }
 
 fn code(result: &Result<Applied, ErrorBody>) -> Option<ErrorCode> {
@@ -144,10 +160,7 @@ fn the_store_refuses_all() {
     until("both are up", || are_up(&daemon));
     let seen = || seen(&daemon, &["document", "vnics", "bridges/br0/fdb"]);
     let before = seen();
-    // Nothing can be put in its place.
-    let document = options(directory.path()).state_dir.join("document.json");
-    std::fs::remove_file(&document).unwrap();
-    std::fs::create_dir(&document).unwrap();
+    refuse_to_store(directory.path());
     let results = daemon.change_at_once(vec![
         vnic(json!({"name": "v2", "bridge": "br0"})),
         put("vnics", "v0", "mac", Some(json!(mac(77)))),
@@ -215,4 +228,110 @@ fn together_is_as_one_by_one() {
     for (together, alone) in together.1.iter().zip(&alone.1) {
         assert_eq!(together, alone);
     }
+}
+
+/// Whoever asks for what another one has just changed is not told that it is so, if the store refuses that.
+#[test]
+fn nobody_relies_on_what_is_not_stored() {
+    let directory = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(&options(directory.path()), None);
+    bridge_of(&daemon, 0, &json!({}));
+    let revision = daemon.must("GET", "/v1/daemon", None)["revision"].clone();
+    refuse_to_store(directory.path());
+    let ageing = |seconds: u32| {
+        put(
+            "bridges",
+            "br0",
+            "properties",
+            Some(json!({"ageing": seconds})),
+        )
+    };
+    let as_it_is = put("bridges", "br0", "name", Some(json!("br0")));
+    let results = daemon.change_at_once(vec![as_it_is, ageing(20), ageing(20)]);
+    assert_eq!(json!(results[0].as_ref().unwrap().revision), revision);
+    let refused = Some(ErrorCode::Storage);
+    assert_eq!([code(&results[1]), code(&results[2])], [refused; 2]);
+}
+
+/// A zone that goes and comes again in one edit has its directory, also if the edit is undone.
+#[test]
+fn a_zone_that_comes_again_has_its_directory() {
+    let directory = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(&options(directory.path()), None);
+    let zone = json!({"name": "z", "owner_uid": 1000, "owner_gid": 1000});
+    daemon.must("POST", "/v1/zones", Some(zone.clone()));
+    let sockets = options(directory.path()).runtime_dir.join("zones/z");
+    let replace = |daemon: &Daemon| {
+        let zone = serde_json::from_value(zone.clone()).unwrap();
+        let come: Edit = Box::new(move |_, document| {
+            document.zones.push(zone);
+            Ok(())
+        });
+        let results = daemon.change_at_once(vec![put("zones", "z", "", None), come]);
+        results.iter().map(code).collect::<Vec<_>>()
+    };
+    assert!(sockets.is_dir());
+    assert_eq!(replace(&daemon), [None, None]);
+    assert!(sockets.is_dir());
+    refuse_to_store(directory.path());
+    assert_eq!(replace(&daemon), [Some(ErrorCode::Storage); 2]);
+    assert!(sockets.is_dir());
+}
+
+/// Calls each of which has another one wait, so that there always is one.
+fn call_on(engine: EngineHandle, runtime: Handle, left: Arc<AtomicUsize>) {
+    if left.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    left.fetch_sub(1, Ordering::Relaxed);
+    let next = (engine.clone(), runtime.clone());
+    let call = move |_: &mut Engine| {
+        call_on(next.0, next.1, left);
+        Ok(())
+    };
+    let _in_it = runtime.enter();
+    let itself = Peer::daemon();
+    let asked = pin!(engine.call(&itself, call));
+    assert!(
+        asked
+            .poll(&mut Context::from_waker(Waker::noop()))
+            .is_pending()
+    );
+}
+
+/// A change is made while others call without an end.
+#[test]
+fn calls_do_not_keep_a_change_waiting() {
+    async fn ask<T>(mut asked: Pin<&mut impl Future<Output = T>>) {
+        poll_fn(|cx| Poll::Ready(drop(asked.as_mut().poll(cx)))).await;
+    }
+    // Outlives the daemon, in which others call to the end.
+    let runtime = Builder::new_current_thread().enable_time().build().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(&options(directory.path()), None);
+    let engine = daemon.engine();
+    let (itself, left) = (Peer::daemon(), Arc::new(AtomicUsize::new(10_000)));
+    let (go, gone) = std::sync::mpsc::channel::<()>();
+    let (engines, handle, others) = (engine.clone(), runtime.handle().clone(), Arc::clone(&left));
+    let calls = move |_: &mut Engine| {
+        gone.recv().unwrap();
+        call_on(engines, handle, others);
+        Ok(())
+    };
+    let left_then = runtime.block_on(async {
+        let mut first = pin!(engine.call(&itself, calls));
+        ask(first.as_mut()).await;
+        let (tell, told) = std::sync::mpsc::channel();
+        let edit = move |_: &Engine, _: &mut _| {
+            tell.send(left.load(Ordering::Relaxed)).unwrap();
+            Ok(())
+        };
+        let mut change = pin!(engine.change(&itself, None, false, edit));
+        ask(change.as_mut()).await;
+        go.send(()).unwrap();
+        first.await.unwrap();
+        change.await.unwrap();
+        told.recv().unwrap()
+    });
+    assert!(left_then > 0);
 }

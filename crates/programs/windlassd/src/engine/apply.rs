@@ -61,12 +61,12 @@ impl Engine {
         })
     }
 
-    /// After the edit, what a change has left of an object is forgotten.
+    /// After the edit, what a change has left of an object is forgotten, unless another change has made the object anew.
     pub(super) fn end(&mut self, change: &Change) {
-        let Change::Delete { from } = change else {
-            return;
-        };
-        if let Object::Zone(zone) = from {
+        if let Change::Delete { from } = change
+            && let Object::Zone(zone) = from
+            && self.document.zone(zone.name.as_str()).is_none()
+        {
             let place = Place::of(&self.runtime_dir, Some(zone));
             paths::remove_zone_dir(&place.directory);
             paths::remove_zone_dir(&place.devices);

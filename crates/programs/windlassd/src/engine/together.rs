@@ -4,7 +4,8 @@
 //! Each [`Proposal`] is checked against the document that those before it have left, and its steps are made in the one edit of the
 //! backend that all of them share. One that is refused, by a check or by the backend, is undone by itself; the others go on
 //! without it. Then the document that they make together is stored, and the edit ends: one flush of the disk and one
-//! publication for all, after which each is answered. If the store refuses, all of them are undone.
+//! publication for all, after which each is answered. If the store refuses, all of them are undone, and whoever was to be told
+//! that what he asks for is there already has the store's answer too.
 //!
 //! Each that changes something has a revision of its own; the document is stored with the last.
 //!
@@ -19,7 +20,7 @@ use super::{Audience, Engine};
 use crate::authority::Peer;
 use crate::store::StoreError;
 
-/// Changes that are stored together at most.
+/// Changes that are stored together at most, with the calls that come between them.
 pub(super) const TOGETHER_MAX: usize = 128;
 
 type Edit = dyn FnOnce(&Engine, &mut Document) -> Result<(), ErrorBody> + Send;
@@ -87,7 +88,8 @@ impl Engine {
         for (peer, answer, result) in results {
             let has_changed = |done: &Applied| !done.dry_run && !done.changes.is_empty();
             let result = match (&stored, result) {
-                (Err(error), Ok(done)) if has_changed(&done) => Err(error.clone()),
+                // Made, or compared with what was made before it.
+                (Err(error), Ok(done)) if done.revision != revision => Err(error.clone()),
                 (_, result) => result,
             };
             match &result {

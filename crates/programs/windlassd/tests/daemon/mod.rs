@@ -163,6 +163,11 @@ impl Daemon {
         runtime.block_on(self.engine.call(&itself, what))
     }
 
+    /// The engine.
+    pub fn engine(&self) -> EngineHandle {
+        self.engine.clone()
+    }
+
     /// Changes the document for the daemon itself by all of these, which wait together, in their order.
     pub fn change_at_once(&self, edits: Vec<Edit>) -> Vec<Result<Applied, ErrorBody>> {
         let runtime = tokio::runtime::Builder::new_current_thread()
