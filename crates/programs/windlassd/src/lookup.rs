@@ -38,7 +38,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -170,6 +170,8 @@ impl PluginUser {
 /// What is told of an overlay.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Told {
+    /// The overlay's lookup has begun: nothing that was told of one of this name before holds any more.
+    Begun,
     /// Endpoints that are new, changed or gone since the last time. A whole sync is told as its difference, at most
     /// [`CHANGES_MAX`] at a time.
     Entries {
@@ -268,6 +270,14 @@ pub struct Endpoint {
 #[error("{0}")]
 pub struct StartError(pub String);
 
+impl StartError {
+    /// Nothing came in time.
+    #[must_use]
+    pub fn late() -> Self {
+        Self("its lookup plugin does not answer".to_owned())
+    }
+}
+
 /// The answer to [`Lookups::start`] or [`Lookups::set`].
 #[derive(Debug)]
 pub struct Started(Receiver<Result<(), StartError>>);
@@ -278,8 +288,17 @@ impl Started {
     /// # Errors
     /// What is wrong, or that nothing came in time. The overlay stays as it is, degraded: [`Lookups::stop`] ends it.
     pub fn wait(self, time: Duration) -> Result<(), StartError> {
-        let late = || StartError("its lookup plugin does not answer".to_owned());
-        self.0.recv_timeout(time).map_err(|_| late())?
+        self.wait_for(time)
+            .unwrap_or_else(|| Err(StartError::late()))
+    }
+
+    /// The same; `None` if nothing came in this time and may come yet.
+    pub fn wait_for(&self, time: Duration) -> Option<Result<(), StartError>> {
+        match self.0.recv_timeout(time) {
+            Ok(how) => Some(how),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => Some(Err(StartError::late())),
+        }
     }
 }
 

@@ -178,6 +178,7 @@ impl Turns {
 
     fn start(&mut self, conf: LookupConf, waiter: Waiter) {
         let name = conf.overlay.clone();
+        (self.tell)(&name, Told::Begun);
         let mut overlay = Overlay::new(conf, waiter);
         self.plugins.join(&self.epoll, &mut overlay, &self.tell);
         self.overlays.insert(name.clone(), overlay);

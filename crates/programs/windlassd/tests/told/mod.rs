@@ -59,6 +59,7 @@ impl State {
                 self.degraded = Some(reason);
             }
             Told::Restored => self.degraded = None,
+            Told::Begun => {}
             other => self.rest.push(other),
         }
     }

@@ -103,6 +103,13 @@ impl Edit {
         aside.any(|aside| aside.name == *name && aside.end == End::Move)
     }
 
+    /// Members of this name that came in it, and went.
+    pub(super) fn dropped(&self, name: &Name) -> impl Iterator<Item = &MemberState> {
+        let aside = self.members.iter();
+        let dropped = aside.filter(move |aside| aside.name == *name && aside.end == End::Drop);
+        dropped.map(|aside| &aside.state)
+    }
+
     /// At the end of the edit, a fixed entry of this key is deleted if no member has it.
     pub(super) fn note_key(&mut self, bridge: &Name, key: Key) {
         self.keys.entry(bridge.clone()).or_default().insert(key);
@@ -350,9 +357,8 @@ impl Ports {
             let uncovered = self.uncovered.entry(state.bridge.clone()).or_default();
             uncovered.extend(own.map(|(key, _)| key));
         }
-        let is_gone = !self.members.contains_key(&name);
-        if state.overlay.is_some() && is_gone {
-            self.end_search(&name);
+        if state.overlay.is_some() {
+            self.leave_search(&name);
         }
         let mut endpoint = state.endpoint;
         match end {

@@ -211,7 +211,7 @@ impl Ports {
     pub fn create_overlay(&mut self, overlay: &windlass_api::Overlay) -> Result<(), BackendError> {
         let object = Object::Overlay(overlay.clone());
         if self.take_back(&overlay.name, &object)? {
-            return self.begin_search(&overlay.name, true);
+            return self.search_on(&overlay.name);
         }
         let bridge = self.bridge(overlay.bridge())?;
         let (bridge, filters) = (bridge.id, bridge.filtering);
@@ -280,17 +280,27 @@ impl Ports {
         let is_other = state.lookup != next.lookup || state.networks != next.networks;
         (state.settings, state.networks) = (next.settings, next.networks);
         state.lookup = next.lookup;
-        let gone: Vec<_> = state.pushed.keys().copied().collect();
-        let networks = state.networks.clone();
-        let gone = gone
-            .into_iter()
-            .filter(|(vlan, _)| !networks.iter().any(|(own, _)| own == vlan));
-        let gone = gone.map(|(vlan, mac)| (vlan, mac, None)).collect();
-        self.push(name, gone)?;
         if is_other {
             self.begin_search(name, false)?;
         }
+        // Not before the search has taken that: if it refuses, it does not tell them again.
+        let gone = self.told_addresses(name, |state, vlan| state.vni_of(vlan).is_none());
+        self.push(name, gone)?;
         self.begin_overlay(name)
+    }
+
+    /// Addresses that the search told in such VLANs, each as one that goes.
+    fn told_addresses(
+        &self,
+        name: &Name,
+        is_such: impl Fn(&Overlay, u16) -> bool,
+    ) -> Vec<(u16, MacAddr, Option<Behind>)> {
+        let Some(state) = self.overlay(name) else {
+            return Vec::new();
+        };
+        let keys = state.pushed.keys();
+        let such = keys.filter(|(vlan, _)| is_such(state, *vlan));
+        such.map(|(vlan, mac)| (*vlan, *mac, None)).collect()
     }
 
     fn overlay_mut(&mut self, name: &Name) -> Option<&mut Overlay> {

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use windlass_api::{
     HostLife, HostView, MacAddr, Name, OverlaySettings, Properties, Scope, Search, Value,
@@ -25,11 +25,14 @@ use super::{Behind, Overlay};
 use crate::backend::BackendError;
 use crate::dataplane::ports::{MemberState, Ports};
 use crate::lookup::{
-    Endpoint, LookupConf, LookupKind, Lookups, Pace, PluginFrom, PluginUser, Told,
+    Endpoint, LookupConf, LookupKind, Lookups, Pace, PluginFrom, PluginUser, StartError, Started,
+    Told,
 };
 
 /// Time that a search has for its first word, when an overlay is made or changed.
 const FIRST_WORD: Duration = Duration::from_secs(5);
+/// How often room is made in that time for what other searches tell.
+const ROOM: Duration = Duration::from_millis(5);
 /// Messages of searches that wait for this thread at most: eight whole tables in an edit.
 const TOLD_MAX: usize = 256;
 /// The plugin of `search=etcd`.
@@ -42,6 +45,8 @@ pub(in crate::dataplane::ports) struct Searches {
     /// Dropped before the look-up thread is waited for, which may wait for room here.
     told: Receiver<(Name, Told)>,
     to: SyncSender<(Name, Told)>,
+    /// What was told while this thread waited for a first word.
+    told_before: Vec<(Name, Told)>,
     lookups: Option<Lookups>,
     /// The stored configuration has been made: overlays that come now wait for their search.
     pub(in crate::dataplane::ports) has_begun: bool,
@@ -53,8 +58,25 @@ impl Default for Searches {
         Searches {
             told,
             to,
+            told_before: Vec::new(),
             lookups: None,
             has_begun: false,
+        }
+    }
+}
+
+impl Searches {
+    /// Waits for the first word of a search. What is told meanwhile is taken in: without room for it the look-up thread would wait
+    /// for this one.
+    fn wait(&mut self, started: &Started) -> Result<(), StartError> {
+        let until = Instant::now() + FIRST_WORD;
+        loop {
+            self.told_before.extend(self.told.try_iter().take(TOLD_MAX));
+            let left = until.saturating_duration_since(Instant::now());
+            match started.wait_for(left.min(ROOM)) {
+                None if !left.is_zero() => {}
+                how => return how.unwrap_or_else(|| Err(StartError::late())),
+            }
         }
     }
 }
@@ -180,15 +202,38 @@ impl Ports {
             return Ok(());
         }
         let refused = |error| BackendError::Host(format!("search of overlay `{name}`: {error}"));
-        let begun = started.wait(FIRST_WORD).map_err(refused);
+        let begun = self.searches.wait(&started).map_err(refused);
         if begun.is_err() && is_new {
             self.end_search(name);
         }
         begun
     }
 
+    /// Has the search of an overlay that was set aside go on, or begin anew if another overlay of its name has had one since.
+    pub(super) fn search_on(&mut self, name: &Name) -> Result<(), BackendError> {
+        let others = self.edit.dropped(name).filter_map(|m| m.overlay.as_deref());
+        if !{ others }.any(|other| other.lookup.is_some()) {
+            return Ok(());
+        }
+        if let Some(state) = self.overlay_mut(name) {
+            // A search that begins knows of none of them.
+            state.announced.clear();
+        }
+        self.begin_search(name, true)
+    }
+
+    /// Ends the search of an overlay that is no more, unless another one that has its name has a search.
+    pub(in crate::dataplane::ports) fn leave_search(&self, name: &Name) {
+        if self
+            .overlay(name)
+            .is_none_or(|other| other.lookup.is_none())
+        {
+            self.end_search(name);
+        }
+    }
+
     /// Ends the search of an overlay.
-    pub(in crate::dataplane::ports) fn end_search(&self, name: &Name) {
+    fn end_search(&self, name: &Name) {
         if let Some(lookups) = &self.searches.lookups {
             lookups.stop(name);
         }
@@ -197,7 +242,8 @@ impl Ports {
     /// Takes in what searches have told.
     pub(in crate::dataplane::ports) fn hear_searches(&mut self) {
         // Those that come meanwhile wake this thread again.
-        let told: Vec<_> = self.searches.told.try_iter().take(TOLD_MAX).collect();
+        let mut told = std::mem::take(&mut self.searches.told_before);
+        told.extend(self.searches.told.try_iter().take(TOLD_MAX));
         for (name, told) in told {
             if let Err(error) = self.told(&name, told) {
                 tracing::error!("{name}: {error}");
@@ -210,10 +256,20 @@ impl Ports {
     }
 
     fn told(&mut self, name: &Name, told: Told) -> Result<(), BackendError> {
-        let Some(state) = self.overlay_mut(name) else {
+        // One without a search may have the name of one that had.
+        let state = self.overlay_mut(name);
+        let Some(state) = state.filter(|state| state.lookup.is_some()) else {
             return Ok(());
         };
         match told {
+            Told::Begun => {
+                (state.trouble, state.flooded) = (None, BTreeMap::new());
+                (state.hosts, state.lost) = (BTreeMap::new(), Lost::new());
+                let gone = self.told_addresses(name, |_, _| true);
+                self.push(name, gone)?;
+                self.match_floods(name)?;
+                self.remove_idle(name)?;
+            }
             Told::Entries { vni, changes } => return self.told_entries(name, vni, changes),
             Told::Flood { vni, targets } => {
                 state.flooded.insert(vni, targets);

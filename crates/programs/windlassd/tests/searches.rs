@@ -1,0 +1,242 @@
+//! Overlays whose search tells of targets, in edits that are made and in edits that are not.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+mod bridge;
+mod daemon;
+mod lab;
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::Ipv4Addr;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bridge::{mac, start};
+use daemon::{Daemon, options};
+use lab::{Lab, until};
+use serde_json::{Value, json};
+
+/// An overlay at an address of its own, which is the host's own.
+fn overlay(name: &str, search: &str, properties: Value) -> Value {
+    static OVERLAYS: AtomicU8 = AtomicU8::new(1);
+    let [.., high, low] = std::process::id().to_be_bytes();
+    let number = OVERLAYS.fetch_add(1, Ordering::Relaxed);
+    let mut overlay = json!({"name": name, "search": search, "properties": properties});
+    overlay["properties"]["vxlan/listen-ip"] = json!(Ipv4Addr::new(127, high, low, number));
+    overlay
+}
+
+/// Addresses that the search of an overlay has told, with their VLANs.
+fn pushed(daemon: &Daemon, overlay: &str) -> Vec<(u64, String)> {
+    let targets = daemon.must("GET", &format!("/v1/overlays/{overlay}/targets"), None);
+    let targets = targets.as_array().unwrap().iter();
+    let pushed = targets.filter(|target| target["kind"] == "pushed");
+    let key = |target: &Value| {
+        let mac = target["mac"].as_str().unwrap().to_owned();
+        (target["vlan"].as_u64().unwrap(), mac)
+    };
+    pushed.map(key).collect()
+}
+
+/// Puts a file with one address there.
+fn tell(file: &Path, number: usize) {
+    let next = file.with_extension("next");
+    let text = json!({mac(number): {"ip": "192.0.2.9"}}).to_string();
+    std::fs::write(&next, text).unwrap();
+    std::fs::rename(next, file).unwrap();
+}
+
+/// A plugin that connects, takes all overlays and says more of each.
+struct Plugin {
+    path: PathBuf,
+    heard: Arc<Mutex<Vec<Value>>>,
+    /// Why it takes no change.
+    refuses: Arc<Mutex<bool>>,
+}
+
+impl Plugin {
+    /// `says`: what it says once it has taken an overlay of this name.
+    fn start(directory: &Path, says: fn(&str) -> Vec<Value>) -> Self {
+        let plugin = Self {
+            path: directory.join("plugin.sock"),
+            heard: Arc::default(),
+            refuses: Arc::default(),
+        };
+        let (path, heard) = (plugin.path.clone(), Arc::clone(&plugin.heard));
+        let refuses = Arc::clone(&plugin.refuses);
+        // It ends with the test.
+        std::thread::spawn(move || {
+            loop {
+                if let Ok(stream) = UnixStream::connect(&path) {
+                    serve(&stream, &heard, &refuses, says);
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        plugin
+    }
+
+    fn overlay(&self, name: &str, mut properties: Value) -> Value {
+        properties["plugin/socket"] = json!(self.path);
+        overlay(name, "plugin", properties)
+    }
+
+    /// How often it has heard that.
+    fn heard(&self, op: &str) -> usize {
+        let heard = self.heard.lock().unwrap();
+        heard.iter().filter(|message| message["op"] == op).count()
+    }
+}
+
+/// One session.
+fn serve(
+    mut stream: &UnixStream,
+    heard: &Mutex<Vec<Value>>,
+    refuses: &Mutex<bool>,
+    says: fn(&str) -> Vec<Value>,
+) {
+    for line in BufReader::new(stream).lines() {
+        let Ok(line) = line else {
+            return;
+        };
+        let message: Value = serde_json::from_str(&line).unwrap();
+        let overlay = message["overlay"].as_str().unwrap_or_default();
+        let mut answers = match message["op"].as_str().unwrap() {
+            "hello" => vec![json!({"op": "hello", "v": 1, "kind": "dynamic", "properties": []})],
+            "ping" => vec![json!({"op": "pong", "id": message["id"]})],
+            "start" => [vec![json!({"op": "ok", "overlay": overlay})], says(overlay)].concat(),
+            "set" if *refuses.lock().unwrap() => {
+                vec![json!({"op": "error", "overlay": overlay, "text": "no"})]
+            }
+            "set" => vec![json!({"op": "ok", "overlay": overlay})],
+            _ => Vec::new(),
+        };
+        heard.lock().unwrap().push(message);
+        for answer in answers.drain(..) {
+            if writeln!(stream, "{answer}").is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// What a plugin says of an address.
+fn push(overlay: &str, vni: u32, number: usize) -> Value {
+    let entry = json!({"vni": vni, "mac": mac(number), "target": {"ip": "192.0.2.9"}, "host": "h", "gen": 1});
+    json!({"op": "push", "overlay": overlay, "entries": [entry]})
+}
+
+/// A search ends with its overlay, also if another overlay that needs none has its name in the same edit.
+#[test]
+fn a_search_ends_with_its_overlay() {
+    let directory = tempfile::tempdir().unwrap();
+    let lab = Lab::default();
+    let daemon = start(directory.path(), &lab);
+    let file = directory.path().join("hosts.json");
+    tell(&file, 1);
+    for name in ["a", "b"] {
+        let files = overlay(name, "files", json!({"vnetid": 23, "files/config": file}));
+        daemon.must("POST", "/v1/overlays", Some(files));
+        until("told", || pushed(&daemon, name) == [(1, mac(1))]);
+    }
+    let mut document = daemon.must("GET", "/v1/document", None);
+    let direct = json!({"vnetid": 23, "direct/dest-ip": "192.0.2.9"});
+    document["overlays"][0] = overlay("a", "direct", direct);
+    daemon.must("PUT", "/v1/document", Some(document));
+    for number in 2..5 {
+        tell(&file, number);
+        until("told", || pushed(&daemon, "b") == [(1, mac(number))]);
+    }
+    assert_eq!(pushed(&daemon, "a"), []);
+}
+
+/// An overlay whose deletion is undone goes on with its search: the registry has this host's endpoints, and its word is taken.
+#[test]
+fn a_search_goes_on_if_its_end_is_undone() {
+    let directory = tempfile::tempdir().unwrap();
+    let lab = Lab::default();
+    let daemon = start(directory.path(), &lab);
+    let plugin = Plugin::start(directory.path(), |overlay| vec![push(overlay, 23, 1)]);
+    let wanted = plugin.overlay("a", json!({"vnetid": 23}));
+    daemon.must("POST", "/v1/overlays", Some(wanted));
+    let vnic = json!({"name": "v0", "bridge": "a", "mac": mac(7)});
+    daemon.must("POST", "/v1/vnics", Some(vnic));
+    until("announced", || plugin.heard("announce") == 1);
+    let document = daemon.must("GET", "/v1/document", None);
+    let stored = options(directory.path()).state_dir.join("document.json");
+    std::fs::remove_file(&stored).unwrap();
+    std::fs::create_dir(&stored).unwrap();
+    let file = directory.path().join("hosts.json");
+    tell(&file, 2);
+    let files = overlay("a", "files", json!({"vnetid": 23, "files/config": file}));
+    for other in [None, Some(files)] {
+        let mut next = document.clone();
+        next["overlays"] = other.into_iter().collect();
+        if next["overlays"] == json!([]) {
+            next["vnics"] = json!([]);
+            next["bridges"] = json!([]);
+        }
+        daemon.refused("PUT", "/v1/document", Some(next), "storage");
+        until("it is the plugin's", || {
+            pushed(&daemon, "a") == [(1, mac(1))]
+        });
+        until("announced", || {
+            plugin.heard("announce") == plugin.heard("start")
+        });
+    }
+}
+
+/// A change of an overlay's networks that its plugin refuses leaves what is known of them.
+#[test]
+fn a_refused_change_leaves_what_was_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let lab = Lab::default();
+    let daemon = start(directory.path(), &lab);
+    let says = |overlay: &str| vec![push(overlay, 110, 1), push(overlay, 120, 2)];
+    let plugin = Plugin::start(directory.path(), says);
+    let bridge = json!({"name": "br0", "properties": {"vlan-filtering": true}});
+    daemon.must("POST", "/v1/bridges", Some(bridge));
+    let mut wanted = plugin.overlay("a", json!({"vnis": "10=110,20=120"}));
+    wanted["bridge"] = json!("br0");
+    daemon.must("POST", "/v1/overlays", Some(wanted));
+    let all = [(10, mac(1)), (20, mac(2))];
+    until("told", || pushed(&daemon, "a") == all);
+    *plugin.refuses.lock().unwrap() = true;
+    let fewer = json!({"properties": {"vnis": "10=110"}});
+    daemon.refused("PATCH", "/v1/overlays/a", Some(fewer.clone()), "host");
+    assert_eq!(pushed(&daemon, "a"), all);
+    *plugin.refuses.lock().unwrap() = false;
+    daemon.must("PATCH", "/v1/overlays/a", Some(fewer));
+    assert_eq!(pushed(&daemon, "a"), all[..1]);
+}
+
+/// A search that has much to tell of one overlay hinders no other one of the same edit.
+#[test]
+fn much_that_is_told_hinders_nobody() {
+    let directory = tempfile::tempdir().unwrap();
+    let lab = Lab::default();
+    let daemon = start(directory.path(), &lab);
+    let says = |overlay: &str| {
+        let host = |n| json!({"op": "host", "overlay": overlay, "host": format!("h{n}"), "state": "alive"});
+        (0..1_000).map(host).collect()
+    };
+    let plugin = Plugin::start(directory.path(), says);
+    let overlays: Vec<Value> = (0..4)
+        .map(|n| plugin.overlay(&format!("o{n}"), json!({"vnetid": 23 + n})))
+        .collect();
+    let document = json!({"version": 1, "overlays": overlays});
+    daemon.must("PUT", "/v1/document", Some(document));
+    for n in 0..4 {
+        let path = format!("/v1/overlays/o{n}/hosts");
+        until("told", || {
+            daemon.must("GET", &path, None).as_array().unwrap().len() == 1_000
+        });
+    }
+}
