@@ -496,6 +496,43 @@ fn another_plugin_has_the_addresses() {
     assert_eq!(network.left(), (0, 0));
 }
 
+/// What a leftover had is given back when the next ADD replaces it: its address rests, and another plugin that has the addresses
+/// takes back its own.
+#[test]
+fn a_leftover_gives_its_addresses_back() {
+    let name = "a_leftover_gives_its_addresses_back";
+    let Some(mut network) = Network::start(name, &["a", "b"]) else {
+        return;
+    };
+    let first = network.call("ADD", "one", "a").must();
+    assert_eq!(first["ips"][0]["address"], "10.0.0.1/24");
+    let second = network.call("ADD", "one", "a").must();
+    assert_eq!(second["ips"][0]["address"], "10.0.0.2/24");
+    let mut other = network.call("ADD", "two", "b");
+    other.args = "IP=10.0.0.1";
+    other.refused(11);
+    // The same address may be asked for again.
+    let mut same = network.call("ADD", "one", "a");
+    same.args = "IP=10.0.0.2";
+    same.must();
+    network.call("DEL", "one", "a").must();
+    let given = network.lab.directory().join("given");
+    let script = format!(
+        "#!/bin/sh\ncat >/dev/null\ncase $CNI_COMMAND in\nDEL) rm -f {0};;\nADD) set -C; : >{0} && \
+         echo '{{\"cniVersion\":\"1.0.0\",\"ips\":[{{\"address\":\"10.3.0.4/24\"}}]}}';;\nesac\n",
+        given.display()
+    );
+    let plugin = network.lab.directory().join("addresses");
+    std::fs::write(&plugin, script).expect("written");
+    std::fs::set_permissions(&plugin, std::fs::Permissions::from_mode(0o755)).expect("set");
+    network.config["ipam"] = json!({"type": "addresses"});
+    network.call("ADD", "one", "a").must();
+    network.call("ADD", "one", "a").must();
+    network.call("DEL", "one", "a").must();
+    assert!(!given.exists());
+    assert_eq!(network.left(), (0, 0));
+}
+
 /// The system calls with which the plugin changes something or asks somebody.
 const STEPS: [&str; 6] = ["connect", "sendto", "rename", "fdatasync", "fsync", "flock"];
 
