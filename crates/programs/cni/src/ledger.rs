@@ -153,10 +153,15 @@ impl Ledger {
     /// Strikes out an entry; its addresses rest.
     pub fn strike(&mut self, vnic: &Name) {
         if let Some(entry) = self.entries.remove(vnic) {
-            let until = seconds().saturating_add(REST_S);
-            let gone = entry.addresses.into_iter().map(|ip| (ip, until));
-            self.resting.extend(gone);
+            self.rest(entry.addresses);
         }
+    }
+
+    /// Nobody gets these addresses for a while.
+    pub fn rest(&mut self, addresses: impl IntoIterator<Item = IpAddr>) {
+        let until = seconds().saturating_add(REST_S);
+        let gone = addresses.into_iter().map(|ip| (ip, until));
+        self.resting.extend(gone);
     }
 
     /// Entries that are to be struck out: those that are owed, and those of an earlier boot.

@@ -84,7 +84,11 @@ impl Network<'_> {
         self.settle(Some(&daemon))?;
         let (given, is_leftover) = self.reserve(call, &vnic, &wanted)?;
         let deleted = match is_leftover {
-            true => daemon.delete(&vnic).map_err(Failure::from),
+            // What it had from the plugin for addresses, too: that would refuse to give twice.
+            true => daemon
+                .delete(&vnic)
+                .map_err(Failure::from)
+                .and_then(|()| self.delegate("DEL", Some(call)).map(drop)),
             false => Ok(()),
         };
         let made = deleted
@@ -142,8 +146,11 @@ impl Network<'_> {
                 addresses: addresses.map(|ip| ip.address.ip).collect(),
                 is_owed: false,
             };
+            let is_left = leftover.is_some();
+            let former = leftover.into_iter().flat_map(|other| other.addresses);
+            ledger.rest(former.filter(|ip| !entry.addresses.contains(ip)));
             ledger.entries.insert(vnic.clone(), entry);
-            Ok((given, leftover.is_some()))
+            Ok((given, is_left))
         })
     }
 
