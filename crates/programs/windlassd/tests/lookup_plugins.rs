@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use told::{PATIENCE, Seen, name};
-use windlass_lookup::protocol::EndpointState;
+use windlass_lookup::protocol::{EndpointState, HostState};
 use windlass_lookup::table::ENTRIES_MAX;
 use windlass_wire::MacAddr;
 use windlassd::lookup::{
@@ -282,6 +282,31 @@ fn endpoints_are_announced_again() {
     assert_eq!(plugin.hear("forget")["host"], "h3");
 }
 
+/// Each session tells of all hosts anew: those of the one before are gone, and take no place.
+#[test]
+fn hosts_are_those_of_the_session() {
+    let lab = Lab::new(pace());
+    let _started = lab.start();
+    let told = |state: &told::State, host: &str, wanted: HostState| {
+        state.rest.iter().rev().any(
+            |told| matches!(told, Told::Host { host: of, state, .. } if of == host && *state == wanted),
+        )
+    };
+    for session in ["h", "g"] {
+        let mut plugin = lab.started();
+        for number in 0..4_096 {
+            plugin.say(&format!(
+                r#"{{"op":"host","overlay":"ov0","host":"{session}{number}","state":"alive"}}"#
+            ));
+        }
+        let last = format!("{session}4095");
+        lab.seen
+            .until("told", |seen| told(seen, &last, HostState::Alive));
+    }
+    lab.seen
+        .until("gone", |seen| told(seen, "h0", HostState::Gone));
+}
+
 /// What a plugin says that is wrong, and the words for it.
 fn lies() -> Vec<(String, &'static str)> {
     let push = |entry: &str| PUSH.replace("\"vni\":23", entry);
@@ -540,7 +565,8 @@ fn a_started_plugin_is_started_again() {
     lab.lookups.start(conf).wait(PATIENCE).expect("ok");
     for turn in 0..6 {
         lab.seen.until("another process", |seen| {
-            seen.rest.len() == turn + 1 && seen.targets() == PUSHED && seen.degraded.is_none()
+            // The one before is told to be gone.
+            seen.rest.len() == 2 * turn + 1 && seen.targets() == PUSHED && seen.degraded.is_none()
         });
         let process = lab.seen.hosts().last().cloned().expect("one");
         let pid: i32 = process.parse().expect("a number");

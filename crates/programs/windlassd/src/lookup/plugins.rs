@@ -312,6 +312,7 @@ impl Plugins {
             overlay.conf = next;
             overlay.set_vnis();
         } else {
+            overlay.forget_hosts(tell);
             for key in std::mem::take(&mut overlay.owed) {
                 session.send(epoll, &retired(&overlay.conf.overlay, key));
             }
@@ -554,6 +555,18 @@ impl Overlay {
         };
         tell(&self.conf.overlay, told);
         Ok(())
+    }
+
+    /// Another session tells of all hosts that there are: those that have gone meanwhile are not told of.
+    fn forget_hosts(&mut self, tell: &Tell) {
+        for host in std::mem::take(&mut self.hosts) {
+            let gone = Told::Host {
+                host,
+                targets: Vec::new(),
+                state: HostState::Gone,
+            };
+            tell(&self.conf.overlay, gone);
+        }
     }
 
     /// Takes note of a host of the registry.

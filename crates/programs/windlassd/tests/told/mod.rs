@@ -12,6 +12,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use windlass_api::Name;
+use windlass_lookup::protocol::HostState;
 use windlass_lookup::table::Record;
 use windlass_wire::MacAddr;
 use windlassd::lookup::{Lookups, Pace, Told};
@@ -95,11 +96,11 @@ impl Seen {
         self.0.0.lock().unwrap().changes
     }
 
-    /// Names of hosts that were told of, in order.
+    /// Names of hosts that were told to be there, in order.
     pub fn hosts(&self) -> Vec<String> {
         let state = self.0.0.lock().unwrap();
         let host = |told: &Told| match told {
-            Told::Host { host, .. } => Some(host.clone()),
+            Told::Host { host, state, .. } if *state != HostState::Gone => Some(host.clone()),
             _ => None,
         };
         state.rest.iter().filter_map(host).collect()
