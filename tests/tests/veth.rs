@@ -408,3 +408,34 @@ fn it_outlives_an_upgrade() {
     });
     balanced(&daemon, "a");
 }
+
+/// A container whose namespace has lost its name while no daemon ran gets a frame to nobody any more: what the daemon before had allowed
+/// ends when the next one does not find the namespace, though processes still have it.
+#[test]
+fn what_is_not_taken_over_is_cut_off() {
+    let Some(lab) = Lab::start("what_is_not_taken_over_is_cut_off") else {
+        return;
+    };
+    let mut daemon = two(&lab, "");
+    until("by the shortcut", || {
+        lab.ping("a", "10.1.0.2", 3) && shortcut(&daemon, "a").1 > 0
+    });
+    let to = lab.within("b", || UdpSocket::bind("10.1.0.2:7000").expect("a socket"));
+    to.set_read_timeout(Some(Duration::from_secs(2)))
+        .expect("a socket");
+    let from = lab.within("a", || UdpSocket::bind("10.1.0.1:0").expect("a socket"));
+    from.connect("10.1.0.2:7000").expect("a route");
+    let mut space = [0; 1];
+    daemon.kill();
+    from.send(b"x").expect("sent");
+    uninterrupted(|| to.recv(&mut space)).expect("still allowed");
+    // The socket keeps the namespace.
+    lab.remove_namespace("a");
+    daemon.start_again();
+    daemon.wait_for_state("vnic", "a", "waiting");
+    daemon.wait_for_state("vnic", "b", "up");
+    set(&daemon, "b", "firewall=drop in udp");
+    from.send(b"x").expect("sent");
+    let got = uninterrupted(|| to.recv(&mut space));
+    assert!(got.is_err(), "past the firewall of `b`");
+}

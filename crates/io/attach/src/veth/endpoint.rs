@@ -64,6 +64,8 @@ pub struct VethEndpoint {
     pair: Option<Pair>,
     /// The process that the namespace is named by. A later one of its number is another one.
     process: Option<Named>,
+    /// A pair may be there that is not open: a daemon before has made it, or something has failed.
+    may_be_left: bool,
     is_set_down: bool,
     is_changed: bool,
     ending: Option<String>,
@@ -90,6 +92,7 @@ impl VethEndpoint {
             epoll,
             pair: None,
             process: None,
+            may_be_left: true,
             is_set_down: false,
             is_changed: false,
             ending: None,
@@ -110,6 +113,7 @@ impl VethEndpoint {
         let namespace = self.open_namespace()?;
         self.process = namespace.process().cloned();
         let mut pair = Pair::open(&self.conf, &self.given, namespace)?;
+        self.may_be_left = true;
         self.given.clone_from(&self.conf.interface.addresses);
         let rings = self
             .tap
@@ -247,6 +251,9 @@ impl Endpoint for VethEndpoint {
                 vec![Event::Up(rings)]
             }
             Err(error) => {
+                if self.may_be_left {
+                    self.may_be_left = pair::cut_off(&self.conf.mark).is_err();
+                }
                 self.reason = error.to_string();
                 self.retry_at = now + RETRY;
                 Vec::new()

@@ -72,6 +72,16 @@ pub(super) fn find(netlink: &mut Netlink, mark: &str) -> Result<Option<Link>, Ne
     Ok(netlink.links()?.into_iter().find(is_ours))
 }
 
+/// Sets our end of a pair down that cannot be taken over: programs of a former daemon pass what that one allowed, whatever the rules are
+/// now. [`Pair::join`] sets it up again.
+pub(super) fn cut_off(mark: &str) -> Result<(), NetlinkError> {
+    let mut netlink = Netlink::open()?;
+    match find(&mut netlink, mark)? {
+        Some(host) => netlink.set_link_up(host.index, false),
+        None => Ok(()),
+    }
+}
+
 impl Pair {
     /// The pair of a VNIC: the one that is there, else a new one. `given`: addresses that it was given before.
     pub(super) fn open(
