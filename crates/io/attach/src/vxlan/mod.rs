@@ -251,6 +251,7 @@ impl Lane {
             let from = |port| udp::open(SocketAddr::new(conf.local.ip(), port), false);
             // Somebody may have it: any other does as well.
             let socket = from(port).or_else(|_| from(0))?;
+            udp::refuse_all(&socket)?;
             udp::set_hops(&socket, is_v6, conf.ttl)?;
             udp::forbid_fragments(&socket, is_v6)?;
             udp::error::keep(&socket, is_v6)?;
@@ -268,5 +269,41 @@ impl Lane {
 
     fn is_uncut(&self, now: Tick) -> bool {
         self.uncut.load(Ordering::Relaxed) > now.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use super::*;
+
+    /// Whoever sends to a source port fills nothing: what the kernel reports of datagrams from there still comes.
+    #[test]
+    fn a_flooded_source_port_hears_reports() {
+        let local = UdpSocket::bind("127.0.0.1:0").and_then(|free| free.local_addr());
+        let conf = VtepConf {
+            local: local.expect("a port"),
+            ttl: 64,
+            tos: Tos::Inherit,
+            ports: 1,
+        };
+        let vtep = Vtep::open(&conf, 1).expect("an endpoint");
+        let source = vtep.lanes[0].tx[0].try_clone().expect("a descriptor");
+        let source = UdpSocket::from(source);
+        let stranger = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        let to = source.local_addr().expect("an address");
+        // Large ones, then small ones where no large one fits.
+        for _ in 0..3 * SOCKET_BYTES / 60_000 {
+            stranger.send_to(&[0; 60_000], to).expect("sent");
+        }
+        for _ in 0..200 {
+            stranger.send_to(&[0], to).expect("sent");
+        }
+        let nobody = UdpSocket::bind("127.0.0.1:0").and_then(|free| free.local_addr());
+        source.send_to(&[0], nobody.expect("a port")).expect("sent");
+        let troubles = vtep.take_troubles();
+        assert_eq!(troubles.len(), 1, "{troubles:?}");
+        assert_eq!(troubles[0].errno, Errno::CONNREFUSED);
     }
 }
