@@ -439,3 +439,31 @@ fn what_is_not_taken_over_is_cut_off() {
     let got = uninterrupted(|| to.recv(&mut space));
     assert!(got.is_err(), "past the firewall of `b`");
 }
+
+/// A VNIC that no document has any more, since its daemon was killed between two steps, leaves nothing: the next one removes its veth, which
+/// would pass on what the former had allowed.
+#[test]
+fn a_veth_of_no_vnic_is_removed() {
+    let Some(lab) = Lab::start("a_veth_of_no_vnic_is_removed") else {
+        return;
+    };
+    let mut daemon = lab.daemon();
+    daemon.must("bridge create br0");
+    lab.namespace("b");
+    veth(&daemon, &lab, "b", "10.1.0.2/24", "");
+    let document = daemon.directory().join("state/document.json");
+    let without_a = std::fs::read(&document).expect("a document");
+    lab.namespace("a");
+    veth(&daemon, &lab, "a", "10.1.0.1/24", "");
+    until("by the shortcut", || {
+        lab.ping("a", "10.1.0.2", 3) && shortcut(&daemon, "a").1 > 0
+    });
+    daemon.kill();
+    std::fs::write(&document, without_a).expect("written");
+    daemon.start_again();
+    daemon.wait_for_state("vnic", "b", "up");
+    until("lo alone", || {
+        lab.ip("a", "-o link show").lines().count() == 1
+    });
+    assert_eq!(lab.ip("host", "-o link show type veth").lines().count(), 1);
+}

@@ -21,7 +21,7 @@
 //! # Ownership and lifetime
 //! The host end bears the daemon's mark, as a TAP does. The pair and its programs outlive the daemon: what may pass by the shortcut
 //! goes on passing, everything else ends at the host end. The TAP ends with the daemon. The pair goes with the namespace. One that the
-//! next daemon cannot take over is cut off: its host end is set down.
+//! next daemon cannot take over is cut off: its host end is set down. One whose VNIC is no more is removed ([`remove_others`]).
 //!
 //! # Failure modes
 //! A container that deletes its end or moves it away loses the pair, and is given a new one. What else it does to its end (address,
@@ -34,6 +34,7 @@ mod endpoint;
 mod pair;
 
 pub use endpoint::{VethConf, VethEndpoint};
+pub use pair::remove_others;
 
 use windlass_sys::shortcut::{self, Place, Slot};
 

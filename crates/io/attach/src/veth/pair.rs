@@ -1,5 +1,7 @@
 //! The two interfaces of a veth: made, found again, changed, removed.
 
+use std::collections::HashSet;
+
 use thiserror::Error;
 use windlass_sys::Errno;
 use windlass_sys::bpf::{LoadError, Side, put_at};
@@ -80,6 +82,23 @@ pub(super) fn cut_off(mark: &str) -> Result<(), NetlinkError> {
         Some(host) => netlink.set_link_up(host.index, false),
         None => Ok(()),
     }
+}
+
+/// Removes pairs whose mark begins like this and is none of these. Returns how many were.
+///
+/// # Errors
+/// What the kernel says.
+pub fn remove_others(prefix: &str, keep: &HashSet<String>) -> Result<usize, NetlinkError> {
+    let mut netlink = Netlink::open()?;
+    let is_other = |mark: &str| mark.starts_with(prefix) && !keep.contains(mark);
+    let mut removed = 0;
+    for link in netlink.links()? {
+        if is_veth(&link) && link.alias.as_deref().is_some_and(is_other) {
+            netlink.delete_link(link.index)?;
+            removed += 1;
+        }
+    }
+    Ok(removed)
 }
 
 impl Pair {

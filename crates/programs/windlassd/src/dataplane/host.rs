@@ -4,13 +4,14 @@
 //! The ports thread makes nothing on the host by itself: [`Host`] makes endpoints, and endpoints make the rest.
 //! [`System`] is this machine; tests have one of their own, whose endpoints they drive.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use windlass_api::{Attachment, Uplink, Vnic};
 use windlass_attach::endpoint::Endpoint;
 use windlass_attach::packet::{PacketConf, PacketEndpoint, Untakeable, release_stale};
 use windlass_attach::tap::remove_strays;
+use windlass_attach::veth;
 use windlass_attach::xdp::XdpConf;
 use windlass_shm::Quota;
 
@@ -50,8 +51,8 @@ pub trait Host: Send {
     /// The interface of that name, if it is there.
     fn device(&mut self, name: &str) -> Option<Device>;
 
-    /// Removes what an earlier daemon left at interfaces other than those to be kept and of VNICs other than these, and TAPs that
-    /// were moved away since.
+    /// Removes what an earlier daemon left at interfaces other than those to be kept and of VNICs other than these, TAPs that
+    /// were moved away since, and veths of VNICs that it was not asked for.
     fn release_others(&mut self, keep: &[String], is_vnic: &dyn Fn(&str) -> bool);
 }
 
@@ -68,9 +69,17 @@ pub struct System {
     mappings_per_uid_max: u32,
     /// With the mappings of the owners of zones.
     holders: Holders,
-    /// The namespaces of TAPs by the marks that they bear, until the first of [`Host::release_others`].
-    taps: HashMap<String, Option<String>>,
+    /// Until the first of [`Host::release_others`].
+    marks: Option<Marks>,
     shortcuts: Shortcuts,
+}
+
+/// The marks that interfaces of VNICs bear.
+#[derive(Default)]
+struct Marks {
+    /// Of TAPs, with their namespaces.
+    taps: HashMap<String, Option<String>>,
+    veths: HashSet<String>,
 }
 
 impl System {
@@ -91,7 +100,7 @@ impl System {
             records: runtime_dir.join("uplinks"),
             mappings_per_uid_max,
             holders,
-            taps: HashMap::new(),
+            marks: Some(Marks::default()),
             shortcuts: Shortcuts::default(),
         }
     }
@@ -139,10 +148,18 @@ impl Host for System {
         vnic: &Vnic,
         place: &Place,
     ) -> Result<Option<Box<dyn Endpoint>>, BackendError> {
-        if let Attachment::Tap(tap) = &vnic.attach {
-            let netns = tap.netns.as_ref().map(|netns| netns.as_str().to_owned());
+        if let Some(marks) = &mut self.marks {
             let mark = translate::tap_mark(&self.state_id, &vnic.name);
-            self.taps.insert(mark, netns);
+            match &vnic.attach {
+                Attachment::Tap(tap) => {
+                    let netns = tap.netns.as_ref().map(|netns| netns.as_str().to_owned());
+                    marks.taps.insert(mark, netns);
+                }
+                Attachment::Veth(_) => {
+                    marks.veths.insert(mark);
+                }
+                _ => {}
+            }
         }
         let quota = self.quota(vnic, place);
         translate::endpoint(
@@ -191,7 +208,15 @@ impl Host for System {
     fn release_others(&mut self, keep: &[String], is_vnic: &dyn Fn(&str) -> bool) {
         release_stale(&self.filter_mark(), &self.records, keep);
         self.progress.remove_stale(is_vnic);
-        let taps = std::mem::take(&mut self.taps);
+        let Some(Marks { taps, veths }) = self.marks.take() else {
+            return;
+        };
+        // Programs of the daemon before are there: they pass what it allowed.
+        match veth::remove_others(&translate::tap_marks(&self.state_id), &veths) {
+            Ok(0) => {}
+            Ok(removed) => tracing::info!("{removed} veths of VNICs that are no more: removed"),
+            Err(error) => tracing::warn!("veths of VNICs that are no more stay: {error}"),
+        }
         if taps.is_empty() {
             return;
         }

@@ -215,7 +215,12 @@ pub fn endpoint(
 
 /// The mark that a VNIC's TAP bears; `state_id`: which daemon this is.
 pub fn tap_mark(state_id: &str, name: &Name) -> String {
-    format!("windlass:{state_id}/{name}")
+    tap_marks(state_id) + name.as_str()
+}
+
+/// What all its marks begin with.
+pub(super) fn tap_marks(state_id: &str) -> String {
+    format!("windlass:{state_id}/")
 }
 
 /// Whether the daemon may make interfaces in namespaces.
