@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use windlass_bridge::fdb::Key;
 use windlass_bridge::member::MemberConf;
+use windlass_bridge::vlan::VlanMap;
 use windlass_frame::TxId;
 use windlass_overlay::Vni;
 use windlass_stats::Drop;
@@ -16,7 +17,7 @@ use windlass_wire::MacAddr;
 use windlass_wire::build::{self, Ends, Link};
 use windlass_worker::DataPlaneError;
 use windlass_worker::dataplane::BridgeTuning;
-use windlass_worker::dataplane::overlays::{TARGETS, TargetTuning};
+use windlass_worker::dataplane::overlays::{SourceCheck, TARGETS, TargetTuning};
 
 use tunnel::{Host, MTU, join, target, vni, word};
 
@@ -300,6 +301,33 @@ fn vlans_have_networks() {
     for (vid, guest) in VIDS[..2].iter().zip(&guests) {
         assert_eq!(texts(&guest.frames_until("end")), [format!("to {vid}")]);
     }
+}
+
+/// What is no target's is in no VLAN where an overlay has several: not in the one that its own tag says, which is another network's.
+#[test]
+fn a_stranger_chooses_no_vlan() {
+    let Some(lab) = Lab::start("a_stranger_chooses_no_vlan") else {
+        return;
+    };
+    let (mut host, _guests, remote) = vlans(&lab);
+    let mut open = None;
+    let overlay = host.overlay(&lab, "near", "192.0.2.1:4789", |tuning| {
+        (tuning.vnis, tuning.source_check) = (vnis(&VIDS[..2]), SourceCheck::Open);
+        open = Some(tuning.clone());
+    });
+    let conf = MemberConf {
+        pvid: None,
+        tagged: VlanMap::of([10, 20]),
+        ..MemberConf::new(TxId(0), 0)
+    };
+    let set = host.plane.set_overlay(overlay, conf, open.expect("it"));
+    set.expect("an overlay");
+    let tagged = [windlass_tests::vlan_tag(20)];
+    remote[0].send(&frame(ALL, [6; 6], &tagged, "of 10"));
+    until("it is dropped", || {
+        let drops = host.plane.drops(overlay).expect("an overlay");
+        drops[Drop::VxlanSource as usize] == 1
+    });
 }
 
 /// The same over IPv6, at a port of its own.

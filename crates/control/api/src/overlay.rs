@@ -440,6 +440,9 @@ impl OverlaySettings {
             (None, false) if !filters => {
                 return Err(("vnis", "the bridge has vlan-filtering off".into()));
             }
+            (None, false) if self.is_open => {
+                return Err(("learn/open", "is given together with vnis".into()));
+            }
             _ => {}
         }
         if let Some(missing) = search.required().filter(|property| is_missing(property)) {
@@ -619,6 +622,8 @@ mod tests {
             "version of IP",
         );
         one(json!({"unknown": "lookup"}), "unknown", "drop or flood");
+        let open = json!({"vnetid": null, "vnis": "10=1", "learn/open": true});
+        one(open, "learn/open", "together with vnis");
         let plain = json!([{"name": "br0", "properties": {"vlan-filtering": false}}]);
         let found = with(
             vec![

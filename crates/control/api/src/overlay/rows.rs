@@ -157,7 +157,7 @@ pub(crate) const ROWS: [PropertySpec; 31] = [
         "",
         "off",
         ANY,
-        "Take frames of hosts that are no target; each becomes one, up to 1,000.",
+        "Take frames of hosts that are no target. Not together with vnis.",
     ),
     row(
         "etcd/endpoints",

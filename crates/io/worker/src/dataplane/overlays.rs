@@ -52,7 +52,8 @@ pub enum SourceCheck {
     Vtep,
     /// The same, and the table must have the inner source behind that target.
     Strict,
-    /// From any address.
+    /// From any address. An overlay of several networks takes none of strangers: its own place is not in one VLAN, so that the frame would
+    /// choose.
     Open,
 }
 
@@ -230,7 +231,7 @@ impl Overlays {
                 let network = Network {
                     overlay: *overlay,
                     mtu: o.tuning.mtu,
-                    is_open: o.tuning.source_check == SourceCheck::Open,
+                    is_open: o.tuning.source_check == SourceCheck::Open && o.tuning.vnis.len() == 1,
                 };
                 o.tuning.vnis.iter().map(move |(_, vni)| (*vni, network))
             });
