@@ -267,16 +267,8 @@ pub fn diff(old: &Document, new: &Document) -> Vec<Change> {
     let mut vnics = pairs(&old.vnics, &new.vnics, |vnic| &vnic.name);
 
     replace(&mut overlays, |old, new| {
-        let what = |o: &Overlay| {
-            (
-                o.bridge().clone(),
-                o.encap,
-                o.search,
-                o.settings().listen,
-                o.settings().netns,
-            )
-        };
-        what(old) != what(new)
+        let what = |o: &Overlay| (o.bridge().clone(), o.encap, o.search);
+        what(old) != what(new) || !old.settings().shares_endpoint(&new.settings())
     });
 
     replace(&mut uplinks, |old, new| {

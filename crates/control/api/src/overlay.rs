@@ -404,6 +404,17 @@ impl OverlaySettings {
         }
     }
 
+    /// How it uses its underlay address: what overlays at one address have in common.
+    pub(crate) fn endpoint(&self) -> (u8, Option<u8>, u8) {
+        (self.ttl, self.tos, self.ports)
+    }
+
+    /// Whether both are at one underlay address, and use it in one way.
+    pub(crate) fn shares_endpoint(&self, other: &Self) -> bool {
+        (self.listen, &self.netns) == (other.listen, &other.netns)
+            && self.endpoint() == other.endpoint()
+    }
+
     /// Each VLAN with its network identifier. VLAN 1 has the only one on a bridge that filters VLANs, VLAN 0 on another.
     pub fn networks(&self, filters: bool) -> Vec<(u16, u32)> {
         match self.vnetid {
@@ -479,6 +490,7 @@ pub(crate) fn check(
 ) {
     let mut networks: HashMap<(SocketAddr, Option<String>, u32), &Name> = HashMap::new();
     let mut on_bridge: HashMap<(&Name, u16), &Name> = HashMap::new();
+    let mut endpoints = HashMap::new();
     for overlay in &document.overlays {
         let path = format!("overlays.{}", overlay.name);
         let Some(filters) = filters(overlay.bridge()) else {
@@ -488,6 +500,15 @@ pub(crate) fn check(
         if let Err((property, message)) = settings.check(overlay.search, filters) {
             defect(format!("{path}.properties.{property}"), message);
             continue;
+        }
+        let place = (settings.listen, settings.netns.clone());
+        let how = settings.endpoint();
+        let (other, first) = *endpoints.entry(place).or_insert((&overlay.name, how));
+        if first != how {
+            let message = format!(
+                "overlay \"{other}\" has other vxlan/ttl, vxlan/tos or vxlan/ports at this address"
+            );
+            defect(format!("{path}.properties.vxlan/listen-ip"), message);
         }
         for (vlan, vni) in settings.networks(filters) {
             let listen = settings
@@ -622,8 +643,6 @@ mod tests {
             "version of IP",
         );
         one(json!({"unknown": "lookup"}), "unknown", "drop or flood");
-        let open = json!({"vnetid": null, "vnis": "10=1", "learn/open": true});
-        one(open, "learn/open", "together with vnis");
         let plain = json!([{"name": "br0", "properties": {"vlan-filtering": false}}]);
         let found = with(
             vec![
@@ -655,6 +674,17 @@ mod tests {
         ];
         let expected = expected.map(|(path, message)| (path.to_owned(), message.to_owned()));
         assert_eq!(found, expected);
+    }
+
+    /// Overlays at one address use it in one way.
+    #[test]
+    fn an_address_is_used_in_one_way() {
+        use serde_json::json;
+        let apart = json!({"properties": {"vnetid": 24, "vxlan/ttl": 9}});
+        let overlays = vec![overlay("ov0", json!({})), overlay("ov1", apart)];
+        let found = defects(json!({"version": 1, "overlays": overlays}));
+        assert_eq!(found[0].0, "overlays.ov1.properties.vxlan/listen-ip");
+        assert_eq!(found.len(), 1);
     }
 
     /// An entry of the forwarding table has a target at an overlay, and only there.
