@@ -387,7 +387,7 @@ fn users_capture_what_is_theirs() {
         assert_eq!(done.code, code, "{words}: {}", done.err);
         done.err
     };
-    let none = "there is no VNIC, uplink or bridge \"b0\"";
+    let none = "there is no VNIC, uplink, overlay or bridge \"b0\"";
     assert!(refused("-d b0 -w -", 4).contains(none));
     assert!(refused("-d br0 -w -", 6).contains("capture a bridge"));
     refused("-d r0 -z blue -w -", 4);

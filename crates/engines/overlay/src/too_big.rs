@@ -148,6 +148,8 @@ mod tests {
     fn errors_cause_no_errors() {
         let change = |is_v4: bool, at: usize, value: u8| {
             let mut bytes = packet(is_v4);
+            // Where the packet is one of ICMP, it is an error.
+            bytes[if is_v4 { 34 } else { 54 }] = 3;
             bytes[at] = value;
             answer(&bytes[..128], bytes.len() as u32, 1300, &mut [0; BYTES_MAX])
         };

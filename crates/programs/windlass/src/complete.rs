@@ -154,8 +154,8 @@ fn attachments(scope: Option<Scope>, word: &str) -> Vec<String> {
         let kinds = kinds.filter(|kind| Attachment::UPLINK_KINDS.contains(kind) == is_uplink);
         let kinds = kinds.flat_map(|kind| match *kind {
             "tap" => vec!["tap".to_owned(), "tap,".to_owned()],
-            // They need a socket and a role.
-            "memif" | "vhost-user" => vec![format!("{kind},")],
+            // They need a socket and a role, or a namespace.
+            "memif" | "vhost-user" | "veth" => vec![format!("{kind},")],
             kind => vec![kind.to_owned()],
         });
         return kinds.collect();
@@ -208,7 +208,8 @@ mod tests {
     /// Every key of every kind is offered, once, and each word that is offered can go on to an attachment.
     #[test]
     fn attachments_are_offered() {
-        assert_eq!(offered(attachments(None, "v"), "v"), ["vhost-user,"]);
+        let with_v = offered(attachments(None, "v"), "v");
+        assert_eq!(with_v, ["veth,", "vhost-user,"]);
         for kind in Attachment::KINDS.iter().filter(|kind| **kind != "none") {
             let (_, known) = known_keys(kind).expect("a kind");
             let word = format!("{kind},");
