@@ -10,6 +10,7 @@ use std::ops::Deref;
 use windlass_api::Name;
 
 use super::MemberState;
+use super::overlays::Overlay;
 use super::watch::{Token, Watched};
 
 /// What goes by the members of bridges.
@@ -28,6 +29,8 @@ pub(super) struct Members {
     states: BTreeMap<Name, MemberState>,
     numbers: HashMap<u16, Name>,
     tokens: HashMap<Token, Name>,
+    /// Those of them that are overlays.
+    overlays: BTreeSet<Name>,
     changed: [BTreeSet<Name>; FOLLOWERS],
 }
 
@@ -36,6 +39,9 @@ impl Members {
     pub(super) fn insert(&mut self, name: Name, state: MemberState) {
         self.note(&name);
         self.numbers.insert(state.id, name.clone());
+        if state.overlay.is_some() {
+            self.overlays.insert(name.clone());
+        }
         let token = state.endpoint.as_ref().map(Watched::token);
         self.tokens.extend(token.map(|token| (token, name.clone())));
         self.states.insert(name, state);
@@ -46,6 +52,7 @@ impl Members {
         let state = self.states.remove(name)?;
         self.note(name);
         self.numbers.remove(&state.id);
+        self.overlays.remove(name);
         if let Some(endpoint) = &state.endpoint {
             self.tokens.remove(&endpoint.token());
         }
@@ -93,6 +100,15 @@ impl Members {
     /// Members that may have changed since this follower asked last, also those that are gone.
     pub(super) fn take_changed(&mut self, follower: Follower) -> BTreeSet<Name> {
         std::mem::take(&mut self.changed[follower as usize])
+    }
+
+    /// All overlays, each with its name and what it is as a member.
+    pub(super) fn overlays(&self) -> impl Iterator<Item = (&Name, &MemberState, &Overlay)> + Clone {
+        let names = self.overlays.iter();
+        names.filter_map(|name| {
+            let state = self.states.get(name)?;
+            Some((name, state, state.overlay.as_deref()?))
+        })
     }
 
     /// Names of all members of a bridge.

@@ -342,7 +342,7 @@ impl Ports {
             return;
         };
         let netns = &state.settings.netns;
-        let others = self.members.values().filter_map(|m| m.overlay.as_deref());
+        let others = self.members.overlays().map(|(_, _, overlay)| overlay);
         let shared = others
             .filter(|o| o.settings.listen == Some(listen) && o.settings.netns == *netns)
             .find_map(|other| other.vtep.clone());
@@ -360,8 +360,8 @@ impl Ports {
 
     /// When a tunnel endpoint that is missing is looked for again.
     pub(super) fn overlays_due(&self) -> Option<Instant> {
-        let overlays = self.members.values().filter_map(|m| m.overlay.as_deref());
-        let waits = overlays.clone().any(|overlay| overlay.vtep.is_none());
+        let mut overlays = self.members.overlays();
+        let waits = overlays.any(|(_, _, overlay)| overlay.vtep.is_none());
         waits.then(|| self.overlays_at + RETRY)
     }
 
@@ -371,12 +371,9 @@ impl Ports {
             return;
         }
         self.overlays_at = Instant::now();
-        let waits = |member: &MemberState| {
-            let overlay = member.overlay.as_deref();
-            overlay.is_some_and(|overlay| overlay.vtep.is_none())
-        };
-        let waiting = self.members.iter().filter(|(_, member)| waits(member));
-        let waiting: Vec<Name> = waiting.map(|(name, _)| name.clone()).collect();
+        let waiting = self.members.overlays();
+        let waiting = waiting.filter(|(_, _, overlay)| overlay.vtep.is_none());
+        let waiting: Vec<Name> = waiting.map(|(name, ..)| name.clone()).collect();
         for name in waiting {
             if let Err(error) = self.begin_overlay(&name) {
                 tracing::error!("{name}: {error}");
@@ -551,9 +548,9 @@ impl Ports {
     /// Enters again what searches told of addresses that nobody here has any more.
     pub(super) fn renew_uncovered(&mut self) {
         for (bridge, keys) in std::mem::take(&mut self.uncovered) {
-            let there = self.members.iter();
-            let there = there.filter(|(_, m)| m.bridge == bridge && m.overlay.is_some());
-            let there: Vec<Name> = there.map(|(name, _)| name.clone()).collect();
+            let there = self.members.overlays();
+            let there = there.filter(|(_, member, _)| member.bridge == bridge);
+            let there: Vec<Name> = there.map(|(name, ..)| name.clone()).collect();
             for name in there {
                 let again = self.overlay(&name).map(|state| state.told_of(&keys));
                 if let Err(error) = self.push(&name, again.unwrap_or_default()) {
@@ -608,11 +605,8 @@ impl Ports {
             let bridge = self.bridges.get(&member.bridge);
             bridge.is_some_and(|bridge| bridges.contains(&bridge.id))
         };
-        let there = self
-            .members
-            .iter()
-            .filter(|(_, m)| m.overlay.is_some() && is_on(m));
-        let there: Vec<Name> = there.map(|(name, _)| name.clone()).collect();
+        let there = self.members.overlays().filter(|(_, m, _)| is_on(m));
+        let there: Vec<Name> = there.map(|(name, ..)| name.clone()).collect();
         for name in &there {
             if let Err(error) = self.renew_networks(name) {
                 tracing::error!("{name}: {error}");

@@ -355,11 +355,10 @@ impl Ports {
 
     /// Tells registries which endpoints this host has.
     pub(in crate::dataplane::ports) fn announce(&mut self) {
-        let registries = self.members.iter().filter(|(_, member)| {
-            let state = member.overlay.as_deref();
-            state.is_some_and(|state| matches!(state.search, Search::Etcd | Search::Plugin))
-        });
-        let registries: Vec<Name> = registries.map(|(name, _)| name.clone()).collect();
+        let registries = self.members.overlays();
+        let registries =
+            registries.filter(|(.., state)| matches!(state.search, Search::Etcd | Search::Plugin));
+        let registries: Vec<Name> = registries.map(|(name, ..)| name.clone()).collect();
         for name in registries {
             let wanted = self.endpoints_of(&name);
             let (Some(lookups), Some(member)) = (&self.searches.lookups, self.members.get(&name))
