@@ -85,7 +85,12 @@ impl Root {
                     .expect("below")
                     .display()
                     .to_string();
-                if name.starts_with("var/lib/dpkg") {
+                // The plugins' user stays, as users of removed packages do.
+                let accounts = ["passwd", "shadow", "group", "gshadow", ".pwd.lock"];
+                let is_account = |file: &str| accounts.iter().any(|a| file.starts_with(a));
+                if name.strip_prefix("etc/").is_some_and(is_account)
+                    || name.starts_with("var/lib/dpkg")
+                {
                     continue;
                 }
                 if path.is_dir() {
