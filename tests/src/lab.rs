@@ -233,9 +233,13 @@ impl Lab {
                 }
             });
             std::thread::sleep(wait);
-            work();
+            // Work that fails ends the datagrams, too: the scope waits for both threads.
+            let worked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
             std::thread::sleep(wait);
             is_over.store(true, Ordering::Relaxed);
+            if let Err(failure) = worked {
+                std::panic::resume_unwind(failure);
+            }
             (
                 sending.join().expect("sent"),
                 receiving.join().expect("received"),

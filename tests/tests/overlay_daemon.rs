@@ -1,6 +1,7 @@
 //! Overlays as a daemon has them: searches, targets by hand, answers for neighbours, an underlay that comes and goes, restarts.
 
 use std::fs;
+use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -87,6 +88,25 @@ fn one_target_gets_everything() {
     assert_eq!(daemon.show("vnic", "g0")["mtu_now"], 1450);
     assert!(lab.ip("guest", "link show g0").contains("mtu 1450"));
     assert!(is_target(&daemon, "-", "192.0.2.2:4789", "flood"));
+    // Datagrams of nobody are counted, and a host that refuses ours is named.
+    lab.within("far", || {
+        let socket = UdpSocket::bind("192.0.2.2:0").expect("a socket");
+        let unknown = [&[8, 0, 0, 0, 0, 0, 99, 0][..], &[0; 64]].concat();
+        for datagram in [&b"short"[..], &unknown] {
+            socket.send_to(datagram, "192.0.2.1:4789").expect("sent");
+        }
+    });
+    until("both are counted", || {
+        let details = daemon.show("overlay", "ov0")["details"].take();
+        details["malformed-datagrams"] == "1" && details["unknown-vni-datagrams"] == "1"
+    });
+    lab.ip("far", "link del vx23");
+    until("the far host refuses", || {
+        assert!(!lab.ping("guest", "10.0.0.2", 1));
+        daemon.show("overlay", "ov0")["state"] == "waiting"
+    });
+    let why = daemon.show("overlay", "ov0")["reason"].to_string();
+    assert!(why.contains("192.0.2.2"), "{why}");
     let said = daemon.refuses(1, "overlay delete ov0");
     assert!(said.contains("g0"), "{said}");
     daemon.must("vnic delete g0");

@@ -285,8 +285,6 @@ pub enum Unknown {
     Drop,
     /// They go to all targets.
     Flood,
-    /// The search is asked.
-    Lookup,
 }
 
 /// Every property of an overlay, with the value that holds.
@@ -339,10 +337,6 @@ pub struct Proxies {
     pub arp: bool,
     /// Neighbour solicitations.
     pub ndp: bool,
-    /// DHCP.
-    pub dhcp: bool,
-    /// Router solicitations.
-    pub ra: bool,
 }
 
 impl OverlaySettings {
@@ -387,9 +381,7 @@ impl OverlaySettings {
             unknown: match text("unknown").as_deref() {
                 Some("drop") => Unknown::Drop,
                 Some("flood") => Unknown::Flood,
-                Some("lookup") => Unknown::Lookup,
                 _ if floods => Unknown::Flood,
-                _ if overlay.search == Search::Plugin => Unknown::Lookup,
                 _ => Unknown::Drop,
             },
             broadcasts: flag("broadcast").unwrap_or(floods),
@@ -397,8 +389,6 @@ impl OverlaySettings {
             proxies: Proxies {
                 arp: answers("arp"),
                 ndp: answers("ndp"),
-                dhcp: answers("dhcp"),
-                ra: answers("ra"),
             },
             is_strict: text("source-check").as_deref() == Some("strict"),
         }
@@ -458,10 +448,6 @@ impl OverlaySettings {
         }
         if let Some(missing) = search.required().filter(|property| is_missing(property)) {
             return Err((missing, format!("search={search} needs it")));
-        }
-        if self.unknown == Unknown::Lookup && search != Search::Plugin {
-            let message = format!("search={search} knows every address at once: drop or flood");
-            return Err(("unknown", message));
         }
         let v4 = self.listen.is_some_and(|listen| listen.is_ipv4());
         let targets = self
@@ -642,7 +628,6 @@ mod tests {
             "vxlan/listen-ip",
             "version of IP",
         );
-        one(json!({"unknown": "lookup"}), "unknown", "drop or flood");
         let plain = json!([{"name": "br0", "properties": {"vlan-filtering": false}}]);
         let found = with(
             vec![

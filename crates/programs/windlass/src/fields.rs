@@ -149,7 +149,7 @@ columns! {
     "vni" usual "Network identifier." |row| at(row, "/vni");
     "target" usual "Underlay address and port of the remote host." |row| at(row, "/target");
     "since" usual "Seconds since a learned address was seen last." |row| at(row, "/age_s");
-    "kind" usual "static (set by hand), pushed (by the search), learned, pending or flood." |row| at(row, "/kind");
+    "kind" usual "static (set by hand), pushed (by the search), learned or flood." |row| at(row, "/kind");
 }
 
 columns! {

@@ -221,7 +221,7 @@ pub(crate) const ROWS: [PropertySpec; 31] = [
         "",
         "",
         ANY,
-        "File with the user's password, readable by root only.",
+        "File with the user's password, readable by windlass-lookup.",
     ),
     row(
         "etcd/cache",
@@ -249,11 +249,11 @@ pub(crate) const ROWS: [PropertySpec; 31] = [
     ),
     row(
         "unknown",
-        ValueKind::Words(&["drop", "flood", "lookup"]),
+        ValueKind::Words(&["drop", "flood"]),
         "",
         AUTO,
         ANY,
-        "Frames to an address that is not known; auto: flood with direct and learn, lookup with plugin, else drop.",
+        "Frames to an address that is not known; auto: flood with direct and learn, else drop.",
     ),
     row(
         "broadcast",
@@ -265,7 +265,7 @@ pub(crate) const ROWS: [PropertySpec; 31] = [
     ),
     row(
         "proxy",
-        ValueKind::Set(&["arp", "ndp", "dhcp", "ra"]),
+        ValueKind::Set(&["arp", "ndp"]),
         "",
         "arp,ndp",
         ANY,

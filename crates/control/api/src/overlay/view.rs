@@ -36,8 +36,6 @@ pub enum TargetKind {
     Pushed,
     /// A frame from the target had it.
     Learned,
-    /// The search is being asked.
-    Pending,
     /// Without an address: it gets what is flooded.
     Flood,
 }
@@ -49,7 +47,6 @@ impl TargetKind {
             Self::Static => "static",
             Self::Pushed => "pushed",
             Self::Learned => "learned",
-            Self::Pending => "pending",
             Self::Flood => "flood",
         }
     }

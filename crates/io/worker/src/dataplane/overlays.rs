@@ -40,8 +40,6 @@ pub enum Unknown {
     Drop,
     /// They go to each target that takes broadcasts.
     Flood,
-    /// They wait for somebody who knows.
-    Lookup,
 }
 
 /// Whose datagrams an overlay takes.

@@ -774,8 +774,8 @@ impl Ports {
         let Some(member) = self.members.get(name) else {
             return Status::default();
         };
-        if let Some(overlay) = &member.overlay {
-            return self.overlay_status(member, overlay);
+        if member.overlay.is_some() {
+            return self.overlay_status(name);
         }
         let live = member.endpoint.as_ref().map(|e| e.status());
         let (state, reason) = match &live {

@@ -165,7 +165,6 @@ impl Overlay {
             unknown: match settings.unknown {
                 windlass_api::Unknown::Drop => Unknown::Drop,
                 windlass_api::Unknown::Flood => Unknown::Flood,
-                windlass_api::Unknown::Lookup => Unknown::Lookup,
             },
             broadcast: settings.broadcasts,
             source_check: match (settings.is_open, settings.is_strict) {
@@ -734,12 +733,25 @@ impl Ports {
     }
 
     /// The state of an overlay.
-    pub(super) fn overlay_status(&self, member: &MemberState, overlay: &Overlay) -> Status {
+    pub(super) fn overlay_status(&mut self, name: &Name) -> Status {
+        let endpoints = self.plane.vtep_states();
+        let Some(member) = self.members.get(name) else {
+            return Status::default();
+        };
+        let Some(overlay) = member.overlay.as_deref() else {
+            return Status::default();
+        };
+        let mut endpoints = endpoints.into_iter();
+        let endpoint = endpoints.find(|endpoint| endpoint.overlays.contains(&member.id));
         let missing = overlay.missing.as_ref();
         let missing = missing.map(|why| format!("the underlay is not there: {why}"));
         let reason = missing.or_else(|| overlay.full.clone());
         let reason = reason.or_else(|| overlay.trouble.clone());
         let reason = reason.or_else(|| overlay.lost());
+        let reason = reason.or_else(|| endpoint.as_ref()?.troubles.first().cloned());
+        // Datagrams that are nobody's: they are counted where they arrive.
+        let refused = endpoint.map_or([0; 2], |endpoint| [endpoint.headers, endpoint.strangers]);
+        let [malformed, unknown] = refused.map(|datagrams| datagrams.to_string());
         let listen = overlay.settings.listen.map(|listen| listen.to_string());
         let networks = overlay.networks.iter().map(|(vlan, vni)| match vlan {
             0 => vni.to_string(),
@@ -756,6 +768,8 @@ impl Ports {
             details: [
                 ("listen", listen.unwrap_or_default()),
                 ("networks", networks),
+                ("malformed-datagrams", malformed),
+                ("unknown-vni-datagrams", unknown),
             ]
             .map(|(key, value)| (key.to_owned(), value))
             .into(),
