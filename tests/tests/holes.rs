@@ -197,8 +197,8 @@ fn holes_cost_their_owner() {
 }
 
 /// How long the neighbours are looked at, beside punching of memory that is nobody's, and of a guest's that uses it.
-const QUIET_S: u64 = 5;
-const HOLES_S: u64 = 10;
+const QUIET_S: u64 = 2;
+const HOLES_S: u64 = 5;
 /// What the neighbours' pings took before anybody was charged, in microseconds: less than that is noise.
 const USUAL_US: u64 = 800;
 
@@ -244,7 +244,7 @@ fn beside(lab: &Lab, daemon: &Daemon, name: &str, own: bool, seconds: u64) -> Ve
 }
 
 /// The neighbours of a guest that punches holes into its memory have at most twice the p99 that they have beside one whose memory is
-/// left alone, from its first hole on, over 10 s; while just as many holes are made elsewhere. Two windows of each, by turns.
+/// left alone, from its first hole on, over 10 s in two windows; while just as many holes are made elsewhere. By turns.
 #[test]
 fn neighbours_keep_their_time() {
     let Some(lab) = Lab::start("neighbours_keep_their_time") else {
