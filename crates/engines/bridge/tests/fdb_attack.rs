@@ -219,6 +219,24 @@ fn a_long_idle_time_revives_nothing() {
     assert!(fdb.lookup(Key::new(1, 2), fdb.at(later)).is_some());
 }
 
+/// Another ageing time revives no entry that has expired and was not swept yet.
+#[test]
+fn another_ageing_time_revives_nothing() {
+    let mut limits = Limits::new(1000, [5, 6]);
+    limits.ageing_ms = 1000;
+    let (fdb, mut writer) = Fdb::new(limits, NoReaders);
+    writer.learn(seen(1, 1), START);
+    let later = START.plus(1100 * MS);
+    writer.learn(seen(2, 2), later);
+    let known = |mac: u64| fdb.lookup(Key::new(1, mac), fdb.at(later)).is_some();
+    assert_eq!([known(1), known(2)], [false, true]);
+    for ageing_ms in [300_000, 0, 16_000] {
+        writer.set_ageing(ageing_ms, later);
+        assert_eq!([known(1), known(2)], [false, true], "{ageing_ms} ms");
+    }
+    assert_eq!(writer.len(), 1);
+}
+
 /// Many thousand flushes never revive a flushed entry nor kill a live one: stamps wrap unnoticed.
 #[test]
 fn stamps_wrap_unnoticed() {

@@ -467,8 +467,9 @@ impl<G: Grace> FdbWriter<G> {
         self.stamp()
     }
 
-    /// Changes the ageing time; 0: nothing ages. Every learned entry starts afresh.
+    /// Changes the ageing time; 0: nothing ages. Every learned entry starts afresh, but for those that have expired.
     pub fn set_ageing(&mut self, ageing_ms: u32, now: Tick) {
+        self.sweep(now, usize::MAX);
         self.fdb.tick_ns.store(tick_ns(ageing_ms), Relaxed);
         let tick = self.fdb.tick_of(now);
         for bucket in &self.fdb.buckets {
