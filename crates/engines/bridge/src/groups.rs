@@ -7,11 +7,13 @@
 //!
 //! | frame to a group address | goes to |
 //! | --- | --- |
-//! | IGMP, MLD, PIM hello (PIM to its routers' address) | the daemon, at most [`SNOOPED_A_SECOND`] of each member |
-//! | ARP requests, neighbour solicitations and advertisements, where the bridge answers them | the daemon, at most [`ASKED_A_SECOND`] of each member; above it, and while the daemon is behind, everybody |
+//! | IGMP, MLD, PIM hello (PIM to its routers' address) | the daemon, at most [`SNOOPED_A_SECOND`] of each member; out of a tunnel: everybody |
+//! | ARP requests, neighbour solicitations and advertisements, where the bridge answers them | the daemon, at most [`ASKED_A_SECOND`] of each member; above it, while the daemon is behind, and out of a tunnel, everybody |
 //! | not IPv4 or IPv6; 224.0.0.0/24, ff02::1, a scope within the host; a VLAN that is not snooped | everybody |
-//! | a group that has members | these and routers |
-//! | another group | routers, or everybody ([`GroupsConf::flood_unknown`]) |
+//! | a group that has members | these, routers and tunnels |
+//! | another group | routers and tunnels, or everybody ([`GroupsConf::flood_unknown`]) |
+//!
+//! A tunnel is a member with a horizon ([`MemberConf::horizon`]). Who receives behind it is not known, so it gets every group.
 //!
 //! # Limits
 //! [`GROUPS_MAX`] groups. A set's number is that of its group, so that floods that wait while topologies change never go to
@@ -133,7 +135,10 @@ impl Groups {
                 *slot = Some(member);
             }
         }
+        let tunnels = members.iter().filter(|m| m.horizon != 0);
+        let tunnels: Vec<u16> = tunnels.map(|m| m.id.0).collect();
         let set = |vid, ids: &mut Vec<u16>| {
+            ids.extend(&tunnels);
             ids.sort_unstable();
             ids.dedup();
             let found = ids.iter().filter_map(|id| *by_id.get(usize::from(*id))?);
@@ -191,16 +196,16 @@ impl Groups {
         self.asks(*kind, packet).then(|| FloodKind::Group.id(vid))
     }
 
-    /// Where frame `i`, which was sent to a group address, goes.
+    /// Where frame `i`, which was sent to a group address, goes; `is_read`: the daemon reads such frames of its sender.
     #[inline(never)]
-    pub(crate) fn way(&self, h: &Heads, i: usize, vid: u16) -> Way {
+    pub(crate) fn way(&self, h: &Heads, i: usize, vid: u16, is_read: bool) -> Way {
         let all = Way::Set(FloodKind::Group.id(vid));
         let private = h.private(i);
         let Some((kind, packet)) = private.get(12..).and_then(<[u8]>::split_first_chunk::<2>)
         else {
             return all;
         };
-        if self.asks(*kind, packet) {
+        if is_read && self.asks(*kind, packet) {
             return Way::Ask(FloodKind::Group.id(vid));
         }
         if !self.snoops {
@@ -214,7 +219,8 @@ impl Groups {
         let address = match address {
             Ok(Some(address)) => address,
             Ok(None) => return all,
-            Err(ForDaemon) => return Way::Daemon,
+            Err(ForDaemon) if is_read => return Way::Daemon,
+            Err(ForDaemon) => return all,
         };
         let is_v6 = address.is_ipv6();
         let [v4, v6] = &self.snooped;

@@ -297,3 +297,49 @@ fn questions_are_the_daemons() {
     assert!(asked.iter().all(|way| *way == Verdict::SNOOPED));
     assert!(flooded.iter().all(|way| way.as_flood().is_some()));
 }
+
+/// What comes out of a tunnel is read by nobody here: it goes on to members. Who is behind a tunnel is not known either, so every group goes there.
+#[test]
+fn tunnels_carry_every_group() {
+    let members = (1..=4_u16).map(|id| MemberConf {
+        nospoof: false,
+        horizon: u16::from(id > 2),
+        pvid: Some(1),
+        ..MemberConf::new(TxId(id), 0)
+    });
+    let (fdb, _) = Fdb::new(Limits::new(256, [1, 2]), NoReaders);
+    let [known, unknown] = [[239, 1, 2, 3], [239, 9, 9, 9]];
+    let groups = GroupsConf {
+        vlans: vec![GroupVlan {
+            vid: 1,
+            is_v6: false,
+            is_snooped: true,
+            routers: vec![],
+        }],
+        groups: vec![GroupConf {
+            vid: 1,
+            address: IpAddr::from(known),
+            number: 0,
+            members: vec![2],
+        }],
+        flood_unknown: false,
+        answers: true,
+    };
+    let bridge = Bridge::new(BridgeConf {
+        fdb,
+        filtering: true,
+        mac: 0,
+        members: members.collect(),
+        groups: Some(groups.into()),
+    });
+    assert_eq!(receivers(&bridge, 1, &ipv4(known, 17)), [2, 3, 4]);
+    assert_eq!(receivers(&bridge, 1, &ipv4(unknown, 17)), [3, 4]);
+    assert_eq!(receivers(&bridge, 3, &ipv4(known, 17)), [2]);
+    let mut arp = vec![0xff; 6];
+    arp.extend([2, 0, 0, 0, 9, 9, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
+    arp.resize(60, 0);
+    for frame in [arp, ipv4(known, 2), ipv6("ff02::1:ff00:1", &[58, 135])] {
+        assert_eq!(send(&bridge, 1, &frame).0, Verdict::SNOOPED);
+        assert_eq!(receivers(&bridge, 3, &frame), [1, 2]);
+    }
+}
