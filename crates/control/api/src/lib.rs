@@ -43,6 +43,8 @@
 //! | `/v1/overlays/NAME/targets` | GET (query [`TargetQuery`]) | | list of [`TargetView`] |
 //! | `/v1/overlays/NAME/hosts` | GET | | list of [`HostView`] |
 //! | `/v1/overlays/NAME/hosts/HOST` | DELETE | | its records go out of the registry |
+//! | `/v1/overlays/NAME/addresses` | POST | [`AddressClaim`] | [`ClaimedAddresses`] |
+//! | `/v1/overlays/NAME/addresses/release` | POST | [`AddressRelease`] | [`Applied`] |
 //! | `/v1/overlays/NAME/resync` | POST | | the registry is believed, though it is younger than what is known |
 //! | `/v1/overlays/NAME/targets/flush` | POST | [`TargetQuery`] | [`Flushed`]: learned ones, answers of a plugin |
 //! | `/v1/vnics`, `/v1/vnics/NAME` | the same | [`Vnic`], [`VnicPatch`] | [`VnicView`]; [`Applied`] |
@@ -115,8 +117,9 @@ pub use object::{
 };
 pub use option::{AUTO, DAEMON_OPTIONS, OptionSpec, Value, ValueError, ValueKind};
 pub use overlay::{
-    Encap, HostLife, HostView, Overlay, OverlayPatch, OverlaySettings, OverlayView, Search,
-    TargetKind, TargetQuery, TargetView, Unknown,
+    AddressClaim, AddressRelease, ClaimedAddresses, Encap, HostLife, HostView, Overlay,
+    OverlayPatch, OverlaySettings, OverlayView, Search, TargetKind, TargetQuery, TargetView,
+    Unknown,
 };
 pub use property::{
     BridgeSettings, MemberSettings, PROPERTIES, Properties, PropertyError, PropertyPatch,

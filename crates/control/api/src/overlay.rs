@@ -28,9 +28,11 @@ use crate::option::Value;
 use crate::property::{MemberSettings, Properties, PropertyPatch, Scope};
 use crate::vlan::VlanSet;
 
+mod address;
 mod rows;
 mod view;
 
+pub use address::{AddressClaim, AddressRelease, ClaimedAddresses};
 pub(crate) use rows::ROWS;
 pub use view::{HostLife, HostView, OverlayView, TargetKind, TargetQuery, TargetView};
 

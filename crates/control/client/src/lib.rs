@@ -46,9 +46,10 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use windlass_api::{
-    Applied, DaemonView, Document, FdbAdd, FdbPage, FdbQuery, Flushed, HostView, MigrationCheck,
-    MigrationChecked, Moved, Name, RecentDrops, RuleView, Stats, TargetQuery, TargetView,
-    VndCreate, VndName, VndPatch, VndView, WorkerMove, WorkerStats, ZoneRef,
+    AddressClaim, AddressRelease, Applied, ClaimedAddresses, DaemonView, Document, FdbAdd, FdbPage,
+    FdbQuery, Flushed, HostView, MigrationCheck, MigrationChecked, Moved, Name, RecentDrops,
+    RuleView, Stats, TargetQuery, TargetView, VndCreate, VndName, VndPatch, VndView, WorkerMove,
+    WorkerStats, ZoneRef,
 };
 
 pub use error::Error;
@@ -248,6 +249,32 @@ impl Client {
     pub fn forget_host(&self, overlay: &Name, host: &str) -> Result<Applied, Error> {
         let path = format!("/v1/overlays/{overlay}/hosts/{host}");
         self.call(Request::bare("DELETE", path))
+    }
+
+    /// Has an overlay's registry give this host addresses.
+    ///
+    /// # Errors
+    /// See [`Error`]. [`ErrorCode::Host`](windlass_api::ErrorCode::Host): the registry does not answer, or has no such address now.
+    pub fn claim_addresses(
+        &self,
+        overlay: &Name,
+        claim: &AddressClaim,
+    ) -> Result<ClaimedAddresses, Error> {
+        let path = format!("/v1/overlays/{overlay}/addresses");
+        self.call(Request::with("POST", path, claim)?)
+    }
+
+    /// Gives addresses back for which no VNIC was made.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn release_addresses(
+        &self,
+        overlay: &Name,
+        release: &AddressRelease,
+    ) -> Result<Applied, Error> {
+        let path = format!("/v1/overlays/{overlay}/addresses/release");
+        self.call(Request::with("POST", path, release)?)
     }
 
     /// Has an overlay take its registry as it is, though that is younger than what is known.

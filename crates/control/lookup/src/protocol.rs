@@ -113,6 +113,17 @@ pub enum ToPlugin {
         #[serde(with = "text")]
         mac: MacAddr,
     },
+    /// Addresses for an endpoint that is to be made. Answered with `claimed`.
+    Claim(Claim),
+    /// Addresses that were claimed, and for which no endpoint is made.
+    Release {
+        /// The overlay.
+        overlay: String,
+        /// Its VNI.
+        vni: u32,
+        /// Whom they were for.
+        owner: String,
+    },
     /// Drop everything that a host has announced.
     Forget {
         /// The overlay.
@@ -130,6 +141,33 @@ pub enum ToPlugin {
         /// It.
         what: String,
     },
+}
+
+/// A claim of addresses out of a pool that all hosts share. They are the host's for 60 s, and then as long as an endpoint that has
+/// them is announced.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Claim {
+    /// The number of the claim.
+    pub id: u64,
+    /// The overlay.
+    pub overlay: String,
+    /// Its VNI.
+    pub vni: u32,
+    /// Whom they are for. An owner that claims again before an endpoint is announced gets the same ones.
+    pub owner: String,
+    /// The MAC address that is wanted; without it, one is drawn.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "maybe")]
+    pub mac: Option<MacAddr>,
+    /// The pool.
+    pub pool: String,
+    /// Sets of ranges, each from its first to its last address: one address out of each set that `ips` has none of.
+    pub sets: Vec<Vec<(IpAddr, IpAddr)>>,
+    /// The addresses that are wanted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ips: Vec<IpAddr>,
+    /// Only say whether there are addresses.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub dry_run: bool,
 }
 
 /// An overlay as a plugin is told of it.
@@ -308,6 +346,20 @@ pub enum FromPlugin {
         /// The host that has it, or its IP address.
         by: String,
     },
+    /// The answer to `claim`: addresses, or why there are none.
+    Claimed {
+        /// The number of the claim.
+        id: u64,
+        /// The MAC address.
+        #[serde(default, skip_serializing_if = "Option::is_none", with = "maybe")]
+        mac: Option<MacAddr>,
+        /// Those that were wanted, then one of each other set.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        ips: Vec<IpAddr>,
+        /// Why there are none, in a sentence.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        text: Option<String>,
+    },
     /// What is known may be old, or incomplete.
     Degraded {
         /// The overlay.
@@ -463,6 +515,8 @@ impl Message for ToPlugin {
         "dhcp",
         "announce",
         "retire",
+        "claim",
+        "release",
         "forget",
         "resync",
         "unsupported",
@@ -484,6 +538,12 @@ impl Message for ToPlugin {
                 is_text(&of.overlay).and(is_vni(of.vni))?;
                 is_endpoint(of.mac, &of.ips)
             }
+            Self::Claim(of) => of.check(),
+            Self::Release {
+                overlay,
+                vni,
+                owner,
+            } => is_text(overlay).and(is_vni(*vni)).and(is_text(owner)),
             Self::Forget { overlay, host } => is_text(overlay).and(is_text(host)),
         }
     }
@@ -504,6 +564,7 @@ impl Message for FromPlugin {
         "host",
         "owned",
         "refused",
+        "claimed",
         "degraded",
         "restored",
         "unsupported",
@@ -555,6 +616,11 @@ impl Message for FromPlugin {
             Self::Refused {
                 overlay, vni, by, ..
             } => is_text(overlay).and(is_vni(*vni)).and(is_text(by)),
+            Self::Claimed { mac, ips, text, .. } => match (mac, text) {
+                (Some(mac), None) => is_endpoint(*mac, ips),
+                (None, Some(text)) if ips.is_empty() => is_text(text),
+                _ => Err("a claim is answered with addresses or a text".to_owned()),
+            },
         }
     }
 }
@@ -566,6 +632,7 @@ impl FromPlugin {
             Self::Hello { .. }
             | Self::Pong { .. }
             | Self::Answer { .. }
+            | Self::Claimed { .. }
             | Self::Unsupported { .. } => None,
             Self::Ok { overlay }
             | Self::Error { overlay, .. }
@@ -612,6 +679,16 @@ pub fn check_properties(
     match required.find(|property| !values.contains_key(&property.name)) {
         Some(property) => Err(format!("the plugin needs the property {}", property.name)),
         None => Ok(()),
+    }
+}
+
+impl Claim {
+    fn check(&self) -> Result<(), String> {
+        is_text(&self.overlay).and(is_vni(self.vni))?;
+        is_text(&self.owner).and(is_text(&self.pool))?;
+        is_few(self.ips.len(), IPS_MAX, "IP addresses")?;
+        is_few(self.sets.len(), IPS_MAX, "sets of ranges")?;
+        self.mac.map_or(Ok(()), |mac| is_endpoint(mac, &[]))
     }
 }
 

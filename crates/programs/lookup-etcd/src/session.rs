@@ -170,6 +170,7 @@ impl Session {
             (ToPlugin::Arp(_), _) => return unsupported("arp"),
             (ToPlugin::Ndp(_), _) => return unsupported("ndp"),
             (ToPlugin::Dhcp { .. }, _) => return unsupported("dhcp"),
+            (ToPlugin::Claim(_), _) => return unsupported("claim"),
             _ => {}
         }
         None

@@ -36,14 +36,15 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::lookup::Answered;
 use crate::paths;
 use crate::shares::{Holders, Used};
 use thiserror::Error;
 use windlass_api::{
-    Bridge, BridgePlace, CaptureDirection, CaptureKind, Counters, ErrorBody, ErrorCode, EventKind,
-    FdbEntry, FdbPage, FdbQuery, Flow, FlowCounters, HostView, MacAddr, McastView, Name,
-    NeighboursView, Overlay, SocketPath, StaticEntry, Status, TableStats, TargetQuery, TargetView,
-    TreeView, Uplink, Vnd, VndName, Vnic, WorkerStats, Zone, ZoneRef,
+    AddressClaim, AddressRelease, Bridge, BridgePlace, CaptureDirection, CaptureKind, Counters,
+    ErrorBody, ErrorCode, EventKind, FdbEntry, FdbPage, FdbQuery, Flow, FlowCounters, HostView,
+    MacAddr, McastView, Name, NeighboursView, Overlay, SocketPath, StaticEntry, Status, TableStats,
+    TargetQuery, TargetView, TreeView, Uplink, Vnd, VndName, Vnic, WorkerStats, Zone, ZoneRef,
 };
 use windlass_attach::endpoint::Handed;
 use windlass_capture::Program;
@@ -353,6 +354,23 @@ pub trait Backend: Send {
 
     /// Has the registry of an overlay drop what a host has announced.
     fn forget_host(&mut self, overlay: &Name, host: &str);
+
+    /// Has an overlay's registry give addresses. The answer comes from another thread, and perhaps never.
+    ///
+    /// # Errors
+    /// It has no registry, or no network in that VLAN: a sentence.
+    fn claim_addresses(
+        &mut self,
+        overlay: &Name,
+        claim: AddressClaim,
+        answer: Answered,
+    ) -> Result<(), String>;
+
+    /// Gives addresses back to an overlay's registry.
+    ///
+    /// # Errors
+    /// As [`Self::claim_addresses`].
+    fn release_addresses(&mut self, overlay: &Name, release: AddressRelease) -> Result<(), String>;
 
     /// Has an overlay take its registry as it is, though that is younger than what is known.
     fn resync(&mut self, overlay: &Name);

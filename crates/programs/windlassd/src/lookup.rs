@@ -26,6 +26,7 @@
 //! # Limits
 //! Those of [`windlass_lookup`] for each overlay.
 
+mod claims;
 mod file;
 mod overlay;
 mod plugins;
@@ -45,7 +46,7 @@ use std::time::Duration;
 use serde_json::Value;
 use thiserror::Error;
 use windlass_api::Name;
-use windlass_lookup::protocol::{EndpointState, HostState};
+use windlass_lookup::protocol::{self, EndpointState, HostState};
 use windlass_lookup::table::Changes;
 use windlass_sys::eventfd;
 use windlass_wire::MacAddr;
@@ -265,6 +266,12 @@ pub struct Endpoint {
     pub state: EndpointState,
 }
 
+/// The answer to [`Lookups::claim`]: addresses, or why there are none, in a sentence.
+pub type Claimed = Result<(MacAddr, Vec<IpAddr>), String>;
+
+/// Takes the answer to [`Lookups::claim`]. It is not called if the thread ends before.
+pub type Answered = Box<dyn FnOnce(Claimed) + Send>;
+
 /// Why an overlay cannot be looked up in: a sentence for a person.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{0}")]
@@ -316,6 +323,8 @@ enum Ask {
     },
     Announce(Name, Endpoint),
     Retire(Name, u32, MacAddr),
+    Claim(Name, protocol::Claim, Answered),
+    Release(Name, u32, String),
     Forget(Name, String),
     Resync(Name),
     End,
@@ -393,6 +402,17 @@ impl Lookups {
     /// Tells the registry that this host has an endpoint no more.
     pub fn retire(&self, overlay: &Name, vni: u32, mac: MacAddr) {
         self.ask(Ask::Retire(overlay.clone(), vni, mac));
+    }
+
+    /// Has the registry give addresses to an endpoint that is to be made. Without a plugin that serves the overlay, the answer comes
+    /// at once.
+    pub fn claim(&self, overlay: &Name, claim: protocol::Claim, answer: Answered) {
+        self.ask(Ask::Claim(overlay.clone(), claim, answer));
+    }
+
+    /// Gives addresses back that were claimed, and for which no endpoint is made.
+    pub fn release(&self, overlay: &Name, vni: u32, owner: String) {
+        self.ask(Ask::Release(overlay.clone(), vni, owner));
     }
 
     /// Has the registry drop what a host has announced.

@@ -4,12 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use windlass_api::{
-    Bridge, BridgePlace, Counters, FDB_PAGE_DEFAULT, FdbEntry, FdbKind, FdbPage, FdbQuery, Flow,
-    FlowCounters, HostView, MacAddr, Name, Overlay, State, StaticEntry, StaticKind, Status,
-    TableStats, TargetQuery, TargetView, Uplink, Vnd, Vnic, WorkerStats,
+    AddressClaim, AddressRelease, Bridge, BridgePlace, Counters, FDB_PAGE_DEFAULT, FdbEntry,
+    FdbKind, FdbPage, FdbQuery, Flow, FlowCounters, HostView, MacAddr, Name, Overlay, State,
+    StaticEntry, StaticKind, Status, TableStats, TargetQuery, TargetView, Uplink, Vnd, Vnic,
+    WorkerStats,
 };
 
 use crate::backend::{Backend, BackendError, OverlayCounts, Place, StateSink};
+use crate::lookup::Answered;
 
 /// What a [`MemoryBackend`] holds, and how it is told to fail.
 #[derive(Debug, Default)]
@@ -174,6 +176,14 @@ impl Backend for MemoryBackend {
     }
 
     fn forget_host(&mut self, _: &Name, _: &str) {}
+
+    fn claim_addresses(&mut self, _: &Name, _: AddressClaim, _: Answered) -> Result<(), String> {
+        Err("there is no registry".to_owned())
+    }
+
+    fn release_addresses(&mut self, _: &Name, _: AddressRelease) -> Result<(), String> {
+        Ok(())
+    }
 
     fn resync(&mut self, _: &Name) {}
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use told::{PATIENCE, Seen, name};
-use windlass_lookup::protocol::{EndpointState, HostState};
+use windlass_lookup::protocol::{self, EndpointState, HostState};
 use windlass_lookup::table::ENTRIES_MAX;
 use windlass_wire::MacAddr;
 use windlassd::lookup::{
@@ -216,6 +216,69 @@ fn a_plugin_is_asked_and_believed() {
         UnixStream::connect(lab.path()).is_err(),
         "nobody can connect any more"
     );
+}
+
+/// A claim of addresses is answered by the plugin; at once where there is none, where its session ends, and where it gives none.
+#[test]
+fn claims_are_answered() {
+    let lab = Lab::new(pace());
+    let (to, answers) = std::sync::mpsc::channel();
+    let claim = |owner: &str| {
+        let claim = protocol::Claim {
+            id: 0,
+            overlay: "ov0".to_owned(),
+            vni: 23,
+            owner: owner.to_owned(),
+            mac: None,
+            pool: "p0".to_owned(),
+            sets: Vec::new(),
+            ips: Vec::new(),
+            dry_run: false,
+        };
+        let (to, owner) = (to.clone(), owner.to_owned());
+        let answer = Box::new(move |claimed| to.send((owner, claimed)).expect("awaited"));
+        lab.lookups.claim(&name("ov0"), claim, answer);
+    };
+    let answer = || answers.recv_timeout(PATIENCE).expect("an answer");
+    claim("too early");
+    assert!(answer().1.is_err());
+    let _started = lab.start();
+    claim("not served yet");
+    let told = answer().1.expect_err("it is refused");
+    assert!(!told.is_empty());
+    let mut plugin = lab.started();
+    claim("a");
+    claim("b");
+    let (first, second) = (plugin.hear("claim"), plugin.hear("claim"));
+    assert_eq!((&first["owner"], &first["vni"]), (&json!("a"), &json!(23)));
+    let number = &second["id"];
+    plugin.say(&format!(
+        r#"{{"op":"claimed","id":{number},"mac":"02:00:00:00:00:01","ips":["10.0.0.5"]}}"#
+    ));
+    let given = (mac(1), vec![[10, 0, 0, 5].into()]);
+    assert_eq!(answer(), ("b".to_owned(), Ok(given)));
+    plugin.say(r#"{"op":"claimed","id":99,"text":"of nobody"}"#);
+    plugin.say(&format!(
+        r#"{{"op":"claimed","id":{},"text":"all are taken"}}"#,
+        first["id"]
+    ));
+    assert_eq!(answer(), ("a".to_owned(), Err("all are taken".to_owned())));
+    claim("c");
+    plugin.hear("claim");
+    plugin.say(r#"{"op":"unsupported","what":"claim"}"#);
+    assert!(answer().1.is_err());
+    claim("d");
+    plugin.hear("claim");
+    lab.lookups.release(&name("ov0"), 23, "d".to_owned());
+    assert_eq!(plugin.hear("release")["owner"], "d");
+    drop(plugin);
+    let (owner, told) = answer();
+    assert!(owner == "d" && told.is_err_and(|why| why.contains("ended")));
+    let mut plugin = lab.started();
+    claim("e");
+    plugin.hear("claim");
+    lab.lookups.stop(&name("ov0"));
+    assert!(answer().1.is_err());
 }
 
 /// Endpoints are announced to each session once it has said ok, until they are retired; its word about them is told, about others not.

@@ -35,9 +35,9 @@ use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, bail};
 use windlass_api::{
-    Bridge, BridgePlace, Counters, FdbEntry, FdbPage, FdbQuery, Flow, FlowCounters, HostView,
-    MacAddr, McastView, Name, NeighboursView, Overlay, StaticEntry, Status, TableStats,
-    TargetQuery, TargetView, TreeView, Uplink, Vnd, Vnic, WorkerStats,
+    AddressClaim, AddressRelease, Bridge, BridgePlace, Counters, FdbEntry, FdbPage, FdbQuery, Flow,
+    FlowCounters, HostView, MacAddr, McastView, Name, NeighboursView, Overlay, StaticEntry, Status,
+    TableStats, TargetQuery, TargetView, TreeView, Uplink, Vnd, Vnic, WorkerStats,
 };
 use windlass_attach::endpoint::Handed;
 use windlass_capture::ring::Shape;
@@ -48,6 +48,7 @@ use crate::backend::{
     Backend, BackendError, CaptureMade, CaptureWanted, Moment, OverlayCounts, Place, StateSink,
     Step,
 };
+use crate::lookup::Answered;
 use crate::options::Options;
 use crate::shares::{Share, Used};
 use guest::RingProgress;
@@ -282,6 +283,23 @@ impl Backend for DataPlaneBackend {
     fn forget_host(&mut self, overlay: &Name, host: &str) {
         let (overlay, host) = (overlay.clone(), host.to_owned());
         self.ask(move |p| p.forget_host(&overlay, host));
+    }
+
+    fn claim_addresses(
+        &mut self,
+        overlay: &Name,
+        claim: AddressClaim,
+        answer: Answered,
+    ) -> Result<(), String> {
+        let overlay = overlay.clone();
+        self.ask(move |p| p.claim_addresses(&overlay, claim, answer))
+            .unwrap_or(Ok(()))
+    }
+
+    fn release_addresses(&mut self, overlay: &Name, release: AddressRelease) -> Result<(), String> {
+        let overlay = overlay.clone();
+        self.ask(move |p| p.release_addresses(&overlay, release))
+            .unwrap_or(Ok(()))
     }
 
     fn resync(&mut self, overlay: &Name) {

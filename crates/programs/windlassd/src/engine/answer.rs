@@ -5,11 +5,11 @@ use std::time::Instant;
 
 use rustix::time::{ClockId, clock_gettime};
 use windlass_api::{
-    BridgeStats, BridgeView, Counters, DaemonView, Document, ErrorBody, ErrorCode, FdbPage,
-    FdbQuery, Flow, FlowView, Flushed, HostView, MacAddr, Member, MemberStats, MigrationCheck,
-    MigrationChecked, Moved, Name, Overlay, OverlayView, RuleView, State, Stats, Status,
-    TargetQuery, TargetView, Uplink, UplinkView, Vnic, VnicView, WorkerMove, WorkerStats, Zone,
-    ZoneView,
+    AddressClaim, AddressRelease, BridgeStats, BridgeView, Counters, DaemonView, Document,
+    ErrorBody, ErrorCode, FdbPage, FdbQuery, Flow, FlowView, Flushed, HostView, MacAddr, Member,
+    MemberStats, MigrationCheck, MigrationChecked, Moved, Name, Overlay, OverlayView, RuleView,
+    State, Stats, Status, TargetQuery, TargetView, Uplink, UplinkView, Vnic, VnicView, WorkerMove,
+    WorkerStats, Zone, ZoneView,
 };
 
 use super::Engine;
@@ -17,6 +17,7 @@ use super::owners::vnics_in;
 use crate::authority::Peer;
 use crate::backend::{OverlayCounts, Place};
 use crate::log::{self, Source};
+use crate::lookup::Answered;
 use crate::metrics::Sample;
 use crate::shares::{Share, configured_in};
 
@@ -221,6 +222,39 @@ impl Engine {
         let name = self.seen_overlay(peer, overlay)?;
         self.backend.resync(&name);
         Ok(())
+    }
+
+    /// Has an overlay's registry give addresses, for an operator.
+    ///
+    /// # Errors
+    /// As [`Self::targets`]; the claim is wrong in itself, or for this overlay.
+    pub fn claim_addresses(
+        &mut self,
+        peer: &Peer,
+        overlay: &str,
+        claim: AddressClaim,
+        answer: Answered,
+    ) -> Result<(), ErrorBody> {
+        let name = self.seen_overlay(peer, overlay)?;
+        claim.check()?;
+        let asked = self.backend.claim_addresses(&name, claim, answer);
+        asked.map_err(|why| ErrorBody::plain(ErrorCode::Invalid, why))
+    }
+
+    /// Gives addresses back for which no VNIC was made, for an operator.
+    ///
+    /// # Errors
+    /// As [`Self::claim_addresses`].
+    pub fn release_addresses(
+        &mut self,
+        peer: &Peer,
+        overlay: &str,
+        release: AddressRelease,
+    ) -> Result<(), ErrorBody> {
+        let name = self.seen_overlay(peer, overlay)?;
+        release.check()?;
+        let asked = self.backend.release_addresses(&name, release);
+        asked.map_err(|why| ErrorBody::plain(ErrorCode::Invalid, why))
     }
 
     fn seen_overlay(&self, peer: &Peer, name: &str) -> Result<Name, ErrorBody> {

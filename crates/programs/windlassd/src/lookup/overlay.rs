@@ -148,6 +148,11 @@ impl Overlay {
         }
     }
 
+    /// Why it is degraded, as it was told last.
+    pub(super) fn trouble(&self) -> Option<&str> {
+        self.degraded.as_deref()
+    }
+
     pub(super) fn tell_changes(&mut self, tell: &Tell) {
         while let Some((vni, changes)) = self.table.take_changes(CHANGES_MAX) {
             tell(&self.conf.overlay, Told::Entries { vni, changes });

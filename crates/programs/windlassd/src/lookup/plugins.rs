@@ -2,7 +2,7 @@
 //!
 //! # Model
 //! Overlays that name the same plugin share a [`Session`]. Each is started in each session, and every endpoint of this host is
-//! announced again after that.
+//! announced again after that. A claim of addresses is answered by the session that it was made in, or by its end.
 //!
 //! # Failure modes
 //! What a plugin says of an overlay that it does not serve (any more) is not heard. What it says of a VNI that is not the
@@ -20,9 +20,10 @@ use windlass_lookup::table::{Table, TableError};
 use windlass_sys::epoll::Epoll;
 use windlass_wire::MacAddr;
 
+use super::claims::Claims;
 use super::overlay::{Overlay, Stage, Tell, announced, described, retired};
 use super::session::Session;
-use super::{Answer, Endpoint, Key, LookupKind, Pace, PluginFrom, Told};
+use super::{Answer, Answered, Endpoint, Key, LookupKind, Pace, PluginFrom, Told};
 
 /// What is reported for the first session; each other has a number of its own.
 pub(super) const SESSIONS: u64 = 2;
@@ -57,6 +58,7 @@ pub(super) struct Plugins {
     /// The number of the next session.
     next: u64,
     asked: BTreeMap<u64, Asked>,
+    claims: Claims,
     questions: u64,
     /// Those that were killed and may not have ended.
     dying: Vec<Child>,
@@ -71,6 +73,7 @@ impl Plugins {
             sessions: BTreeMap::new(),
             next: SESSIONS,
             asked: BTreeMap::new(),
+            claims: Claims::default(),
             questions: 0,
             dying: Vec::new(),
         }
@@ -119,6 +122,7 @@ impl Plugins {
         let stage = std::mem::replace(&mut overlay.stage, Stage::Absent);
         self.asked
             .retain(|_, asked| asked.overlay != overlay.conf.overlay);
+        self.claims.leave(overlay.conf.overlay.as_str());
         let is_others = others.values().any(|other| other.session == Some(number));
         let Some(session) = self.sessions.get_mut(&number) else {
             return;
@@ -211,6 +215,7 @@ impl Plugins {
             return;
         };
         let reason = format!("its lookup plugin: {reason}");
+        self.claims.lose(number, &reason);
         self.dying.extend(session.close(epoll, reason.clone()));
         for overlay in of(overlays, number) {
             overlay.lose(tell, &reason);
@@ -273,6 +278,20 @@ impl Plugins {
         } = message
         {
             return self.take_answer(number, id, target.zip(Some(ttl)), mac, tell);
+        }
+        match message {
+            FromPlugin::Claimed { id, mac, ips, text } => {
+                let claimed = mac.map(|mac| (mac, ips)).ok_or(text.unwrap_or_default());
+                return self.claims.close(number, id, claimed);
+            }
+            FromPlugin::Unsupported { what } => {
+                if what == "claim" {
+                    let why = "its lookup plugin gives no addresses";
+                    self.claims.lose(number, why);
+                }
+                return Ok(());
+            }
+            _ => {}
         }
         let name = message.overlay().unwrap_or_default();
         let overlay = overlays.get_mut(name);
@@ -392,6 +411,25 @@ impl Plugins {
         let message = question(self.questions, name, vni, key);
         session.send(epoll, &message);
         None
+    }
+
+    /// Has an overlay's plugin give addresses, if it is there.
+    pub(super) fn claim(
+        &mut self,
+        epoll: &Epoll,
+        overlay: &Overlay,
+        mut claim: protocol::Claim,
+        answer: Answered,
+    ) {
+        let Some(number) = overlay.session.filter(|_| overlay.is_served()) else {
+            let why = overlay
+                .trouble()
+                .unwrap_or("it has no plugin for addresses");
+            return answer(Err(why.to_owned()));
+        };
+        if self.claims.open(number, &mut claim, answer) {
+            self.tell(epoll, overlay, &ToPlugin::Claim(claim));
+        }
     }
 
     /// Says something to the plugin of an overlay that it serves.
@@ -551,6 +589,7 @@ impl Overlay {
             FromPlugin::Hello { .. }
             | FromPlugin::Pong { .. }
             | FromPlugin::Answer { .. }
+            | FromPlugin::Claimed { .. }
             | FromPlugin::Unsupported { .. } => return Ok(()),
         };
         tell(&self.conf.overlay, told);

@@ -365,9 +365,9 @@ impl Link {
                 Ok(None)
             }
             FromPlugin::Pong { id } => Err(format!("it answers ping {id}, which was not asked")),
-            FromPlugin::Unsupported { what } => {
+            FromPlugin::Unsupported { ref what } => {
                 tracing::debug!("a lookup plugin does not know {what}");
-                Ok(None)
+                Ok(Some(message))
             }
             message => Ok(Some(message)),
         }

@@ -154,6 +154,19 @@ impl Turns {
                     self.plugins.tell(&self.epoll, of, &message);
                 }
             }
+            Ask::Claim(overlay, claim, answer) => match self.overlays.get(&overlay) {
+                Some(of) => self.plugins.claim(&self.epoll, of, claim, answer),
+                None => answer(Err("the overlay has no search".to_owned())),
+            },
+            Ask::Release(overlay, vni, owner) => {
+                let name = overlay.to_string();
+                let message = ToPlugin::Release {
+                    overlay: name,
+                    vni,
+                    owner,
+                };
+                self.tell_plugin(&overlay, &message);
+            }
             Ask::Forget(overlay, host) => {
                 let name = overlay.to_string();
                 let message = ToPlugin::Forget {

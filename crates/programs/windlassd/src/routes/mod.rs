@@ -63,6 +63,14 @@ pub fn router(app: App) -> Router {
             "/v1/overlays/{name}/hosts/{host}",
             delete(overlays::forget_host),
         )
+        .route(
+            "/v1/overlays/{name}/addresses",
+            post(overlays::claim_addresses),
+        )
+        .route(
+            "/v1/overlays/{name}/addresses/release",
+            post(overlays::release_addresses),
+        )
         .route("/v1/overlays/{name}/resync", post(overlays::resync))
         .route("/v1/overlays/{name}/targets/flush", post(overlays::flush))
         .route("/v1/vnds", get(vnds::list).post(vnds::create))

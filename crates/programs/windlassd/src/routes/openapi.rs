@@ -8,11 +8,12 @@ use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 use windlass_api::{
-    Applied, Bridge, BridgePatch, BridgeView, DaemonView, Document, ErrorBody, FdbAdd, FdbPage,
-    FdbQuery, Flow, FlowPatch, FlowView, Flushed, HostView, MigrationCheck, MigrationChecked,
-    MonitorEvent, Moved, Overlay, OverlayPatch, OverlayView, RecentDrops, RuleView, Stats,
-    TargetQuery, TargetView, Uplink, UplinkPatch, UplinkView, VndCreate, VndPatch, VndView, Vnic,
-    VnicPatch, VnicView, WorkerMove, WorkerStats, Zone, ZonePatch, ZoneView,
+    AddressClaim, AddressRelease, Applied, Bridge, BridgePatch, BridgeView, ClaimedAddresses,
+    DaemonView, Document, ErrorBody, FdbAdd, FdbPage, FdbQuery, Flow, FlowPatch, FlowView, Flushed,
+    HostView, MigrationCheck, MigrationChecked, MonitorEvent, Moved, Overlay, OverlayPatch,
+    OverlayView, RecentDrops, RuleView, Stats, TargetQuery, TargetView, Uplink, UplinkPatch,
+    UplinkView, VndCreate, VndPatch, VndView, Vnic, VnicPatch, VnicView, WorkerMove, WorkerStats,
+    Zone, ZonePatch, ZoneView,
 };
 
 use super::document::ApplyQuery;
@@ -169,6 +170,20 @@ fn overlay_operations(list: &mut Vec<Operation>) {
             "Take a host's records out of the registry.",
             applied,
         ),
+        operation(
+            "post",
+            "/v1/overlays/{name}/addresses",
+            "Have an overlay's registry give this host addresses.",
+            of::<ClaimedAddresses>,
+        )
+        .body(of::<AddressClaim>),
+        operation(
+            "post",
+            "/v1/overlays/{name}/addresses/release",
+            "Give addresses back for which no VNIC was made.",
+            applied,
+        )
+        .body(of::<AddressRelease>),
         operation(
             "post",
             "/v1/overlays/{name}/resync",

@@ -1,12 +1,21 @@
 //! Targets of overlays.
 
+use std::time::Duration;
+
 use axum::Extension;
 use axum::extract::{Path, State};
-use windlass_api::{Applied, Flushed, HostView, TargetQuery, TargetView};
+use tokio::sync::oneshot;
+use windlass_api::{
+    AddressClaim, AddressRelease, Applied, ClaimedAddresses, ErrorBody, ErrorCode, Flushed,
+    HostView, MacAddr, TargetQuery, TargetView,
+};
 
 use crate::authority::Peer;
 use crate::engine::Engine;
-use crate::http::{Answer, App, Json, Named, Query, answer};
+use crate::http::{Answer, App, Failure, Json, Named, Query, answer};
+
+/// How long a registry is waited for that gives addresses. One that is slow by 5 s needs two turns.
+const CLAIM_TIME_MAX: Duration = Duration::from_secs(25);
 
 /// `GET /v1/overlays/NAME/targets`
 pub async fn targets(
@@ -41,6 +50,50 @@ pub async fn forget_host(
 ) -> Answer<Applied> {
     let call = app.engine.call(&peer, move |engine| {
         engine.forget_host(&peer, &name, &host)?;
+        Ok(unchanged(engine))
+    });
+    answer(call.await)
+}
+
+/// `POST /v1/overlays/NAME/addresses`
+pub async fn claim_addresses(
+    State(app): State<App>,
+    Extension(peer): Extension<Peer>,
+    Named(name): Named,
+    Json(claim): Json<AddressClaim>,
+) -> Answer<ClaimedAddresses> {
+    let (answer, answered) = oneshot::channel();
+    // The peer may have given up; then nobody wants the answer.
+    let answer = Box::new(move |claimed| drop(answer.send(claimed)));
+    let call = app.engine.call(&peer, move |engine| {
+        engine.claim_addresses(&peer, &name, claim, answer)
+    });
+    call.await?;
+    let refused = |code, why| Failure(ErrorBody::plain(code, why));
+    match tokio::time::timeout(CLAIM_TIME_MAX, answered).await {
+        Ok(Ok(Ok((mac, ips)))) => {
+            let mac = MacAddr(mac.0);
+            Ok(axum::Json(ClaimedAddresses { mac, ips }))
+        }
+        Ok(Ok(Err(why))) => Err(refused(ErrorCode::Host, why)),
+        Ok(Err(_)) => Err(refused(ErrorCode::Host, "the overlay has ended".into())),
+        Err(_) => {
+            let seconds = CLAIM_TIME_MAX.as_secs();
+            let why = format!("the registry does not answer in {seconds} s");
+            Err(refused(ErrorCode::Timeout, why))
+        }
+    }
+}
+
+/// `POST /v1/overlays/NAME/addresses/release`
+pub async fn release_addresses(
+    State(app): State<App>,
+    Extension(peer): Extension<Peer>,
+    Named(name): Named,
+    Json(release): Json<AddressRelease>,
+) -> Answer<Applied> {
+    let call = app.engine.call(&peer, move |engine| {
+        engine.release_addresses(&peer, &name, release)?;
         Ok(unchanged(engine))
     });
     answer(call.await)

@@ -15,9 +15,10 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use windlass_api::{
-    HostLife, HostView, MacAddr, Name, OverlaySettings, Properties, Scope, Search, Value,
+    AddressClaim, AddressRelease, HostLife, HostView, MacAddr, Name, OverlaySettings, Properties,
+    Scope, Search, Value,
 };
-use windlass_lookup::protocol::{EndpointState, HostState};
+use windlass_lookup::protocol::{self, EndpointState, HostState};
 use windlass_lookup::table::Changes;
 use windlass_sys::eventfd;
 
@@ -25,8 +26,8 @@ use super::{Behind, Overlay};
 use crate::backend::BackendError;
 use crate::dataplane::ports::{MemberState, Ports};
 use crate::lookup::{
-    Endpoint, LookupConf, LookupKind, Lookups, Pace, PluginFrom, PluginUser, StartError, Started,
-    Told,
+    Answered, Endpoint, LookupConf, LookupKind, Lookups, Pace, PluginFrom, PluginUser, StartError,
+    Started, Told,
 };
 
 /// Time that a search has for its first word, when an overlay is made or changed.
@@ -351,6 +352,53 @@ impl Ports {
         if let Some(lookups) = &self.searches.lookups {
             lookups.resync(name);
         }
+    }
+
+    /// Has an overlay's registry give addresses.
+    ///
+    /// # Errors
+    /// It has no registry, or no network in that VLAN.
+    pub fn claim_addresses(
+        &self,
+        name: &Name,
+        claim: AddressClaim,
+        answer: Answered,
+    ) -> Result<(), String> {
+        let (lookups, vni) = self.registry(name, claim.vlan)?;
+        let claim = protocol::Claim {
+            id: 0,
+            overlay: name.to_string(),
+            vni,
+            owner: claim.owner,
+            mac: claim.mac.map(|mac| windlass_wire::MacAddr(mac.0)),
+            pool: claim.pool,
+            sets: claim.sets,
+            ips: claim.ips,
+            dry_run: claim.dry_run,
+        };
+        lookups.claim(name, claim, answer);
+        Ok(())
+    }
+
+    /// Gives addresses back to an overlay's registry.
+    ///
+    /// # Errors
+    /// As [`Self::claim_addresses`].
+    pub fn release_addresses(&self, name: &Name, release: AddressRelease) -> Result<(), String> {
+        let (lookups, vni) = self.registry(name, release.vlan)?;
+        lookups.release(name, vni, release.owner);
+        Ok(())
+    }
+
+    /// Whom an overlay's registry is asked of, and the network of a VLAN.
+    fn registry(&self, name: &Name, vlan: u16) -> Result<(&Lookups, u32), String> {
+        let state = self.overlay(name);
+        let state = state.filter(|of| matches!(of.search, Search::Etcd | Search::Plugin));
+        let state = state.ok_or_else(|| format!("overlay `{name}` has no registry"))?;
+        let vni = state.vni_of(vlan);
+        let vni = vni.ok_or_else(|| format!("overlay `{name}` has no network in VLAN {vlan}"))?;
+        let lookups = self.searches.lookups.as_ref();
+        Ok((lookups.ok_or("there is no look-up thread")?, vni))
     }
 
     /// Tells registries which endpoints this host has.

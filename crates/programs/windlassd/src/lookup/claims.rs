@@ -1,0 +1,86 @@
+//! Claims of addresses that plugins have not answered.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use windlass_lookup::protocol;
+
+use super::{Answered, Claimed};
+
+/// Claims that wait at most.
+const CLAIMS_MAX: usize = 1_024;
+/// After how long nobody waits for the answer any more.
+const CLAIM_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// A claim that a plugin has not answered.
+struct Open {
+    overlay: String,
+    session: u64,
+    since: Instant,
+    answer: Answered,
+}
+
+/// All of them, by number.
+#[derive(Default)]
+pub(super) struct Claims {
+    open: BTreeMap<u64, Open>,
+    last: u64,
+}
+
+impl Claims {
+    /// Takes a claim that a session is about to be told, and numbers it; false: too many wait, and it is answered so.
+    pub(super) fn open(
+        &mut self,
+        session: u64,
+        claim: &mut protocol::Claim,
+        answer: Answered,
+    ) -> bool {
+        let since = Instant::now();
+        let is_awaited = |open: &Open| since.duration_since(open.since) < CLAIM_TIME_MAX;
+        self.open.retain(|_, open| is_awaited(open));
+        if self.open.len() >= CLAIMS_MAX {
+            answer(Err("too many claims of addresses wait".to_owned()));
+            return false;
+        }
+        self.last += 1;
+        claim.id = self.last;
+        let open = Open {
+            overlay: claim.overlay.clone(),
+            session,
+            since,
+            answer,
+        };
+        self.open.insert(claim.id, open);
+        true
+    }
+
+    /// Takes a session's answer. One that nobody waits for any more is void.
+    ///
+    /// # Errors
+    /// Another session was asked.
+    pub(super) fn close(&mut self, session: u64, id: u64, claimed: Claimed) -> Result<(), String> {
+        let Some(open) = self.open.remove(&id) else {
+            return Ok(());
+        };
+        if open.session != session {
+            return Err(format!("it answers claim {id}, which another was told"));
+        }
+        (open.answer)(claimed);
+        Ok(())
+    }
+
+    /// A session answers none of its claims any more.
+    pub(super) fn lose(&mut self, session: u64, why: &str) {
+        self.fail(why, |open| open.session == session);
+    }
+
+    /// An overlay ends.
+    pub(super) fn leave(&mut self, overlay: &str) {
+        self.fail("the overlay ends", |open| open.overlay == overlay);
+    }
+
+    fn fail(&mut self, why: &str, is_one: impl Fn(&Open) -> bool) {
+        let gone = self.open.extract_if(.., |_, open| is_one(open));
+        gone.for_each(|(_, open)| (open.answer)(Err(why.to_owned())));
+    }
+}
