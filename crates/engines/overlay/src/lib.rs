@@ -2,7 +2,7 @@
 //!
 //! # Purpose
 //! Everything about a tunnel that needs no socket and no clock: the header, what ECN becomes, which datagrams one call may
-//! send.
+//! send and from which port.
 //!
 //! # Model
 //! | module | decides |
@@ -10,6 +10,7 @@
 //! | [`header`] | whether a datagram is VXLAN, and of which network |
 //! | [`ecn`] | what congestion notification becomes, both ways |
 //! | [`runs`] | which datagrams leave in one message |
+//! | [`ports`] | which source port they leave from |
 //! | [`merge`] | which inner segments become one, and what a peer has left to be done |
 //! | [`too_big`] | who is told that a packet is too long |
 //!
@@ -37,6 +38,7 @@
 pub mod ecn;
 pub mod header;
 pub mod merge;
+pub mod ports;
 pub mod runs;
 pub mod too_big;
 

@@ -1,5 +1,6 @@
 //! A tunnel endpoint that is its own target, over loopback: what leaves comes back, to the byte, and nothing that comes breaks it.
 
+use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use windlass_attach::port::{Lane, Limit, More, RxPort, TxCaps, TxPort};
 use windlass_attach::soft;
-use windlass_attach::vxlan::{Network, Tables, Target, TargetConf, Tos, Vtep, VtepConf};
+use windlass_attach::vxlan::{Network, PORTS_MAX, Tables, Target, TargetConf, Tos, Vtep, VtepConf};
 use windlass_frame::{BURST, Claim, HEADROOM, Heads, Pick, RxId, SNAP, Tick, Verdict};
 use windlass_overlay::{Vni, header};
 use windlass_shm::{Foreign, SegStore, Tails};
@@ -24,8 +25,9 @@ const MTU: u16 = 1450;
 struct Loop {
     target: Target,
     rx: Box<dyn RxPort>,
-    _vtep: Arc<Vtep>,
+    vtep: Arc<Vtep>,
     local: SocketAddr,
+    now: Tick,
     worker: Worker,
     stores: [SegStore; 2],
 }
@@ -39,7 +41,7 @@ impl Loop {
             local,
             ttl: 64,
             tos: Tos::Inherit,
-            ports: 1,
+            ports: PORTS_MAX,
         };
         let vtep = Vtep::open(&conf, 1).expect("an endpoint");
         let vni = Vni::new(9).expect("24 bits");
@@ -53,8 +55,9 @@ impl Loop {
         Loop {
             target,
             rx: vtep.rings().rx.remove(0),
-            _vtep: vtep,
+            vtep,
             local,
+            now: Tick(1),
             worker: Domain::new(1).register(),
             stores: Default::default(),
         }
@@ -70,7 +73,7 @@ impl Loop {
         for burst in frames.chunks(BURST) {
             let section = self.worker.section();
             let mut heads = Heads::boxed();
-            heads.clear(RxId(1), Tick(1));
+            heads.clear(RxId(1), self.now);
             let mut tails = Tails::bind(&mut self.stores[0], &section);
             for (i, (frame, claim)) in burst.iter().enumerate() {
                 let (start, rest) = frame.split_at(frame.len().min(SNAP));
@@ -257,4 +260,51 @@ fn segments_are_merged() {
         assert_eq!((sent.len(), came), (44, sent));
         assert_eq!(frames, 1);
     }
+}
+
+/// Source ports of the datagrams that wait.
+fn sources(socket: &UdpSocket) -> BTreeSet<u16> {
+    let mut sources = BTreeSet::new();
+    while let Ok((_, from)) = socket.recv_from(&mut [0; 8]) {
+        sources.insert(from.port());
+    }
+    sources
+}
+
+/// Flows leave from one port while the load is low, and from all of them when it has been high, but for those that go on sending.
+#[test]
+fn source_ports_follow_load() {
+    let mut tunnel = Loop::start();
+    let far = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    far.set_nonblocking(true).expect("a socket");
+    let to = far.local_addr().expect("an address");
+    let vni = Vni::new(9).expect("24 bits");
+    tunnel.target = Target::new(tunnel.vtep.clone(), TargetConf { to, vni });
+    let flows: Vec<_> = (0..BURST)
+        .map(|flow| {
+            let mut frame = other(64, 0);
+            frame.0[11] = flow as u8;
+            frame
+        })
+        .collect();
+    let mut all = BTreeSet::new();
+    for ms in 1000..=1100 {
+        tunnel.now = Tick(ms * 1_000_000);
+        tunnel.send(&flows);
+        all.extend(sources(&far));
+    }
+    assert_eq!(all.len(), 1, "{all:?}");
+    // More than 8 Gbit/s for 10 ms.
+    let large: Vec<_> = (0..180).map(|_| other(60_000, 0)).collect();
+    tunnel.send(&large);
+    tunnel.now = tunnel.now.plus(9_500_000);
+    tunnel.send(&flows);
+    sources(&far);
+    tunnel.now = tunnel.now.plus(500_000);
+    tunnel.send(&flows);
+    assert_eq!(sources(&far), all, "they have not been silent");
+    tunnel.now = tunnel.now.plus(1_000_000);
+    tunnel.send(&flows);
+    let spread = sources(&far);
+    assert!(spread.len() > 8, "{spread:?}");
 }

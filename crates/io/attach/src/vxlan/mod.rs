@@ -14,7 +14,8 @@
 //!
 //! # Model
 //! Outer headers, routes, neighbours, path MTU and firewalls are the kernel's. What a call costs is the cost of its messages,
-//! so datagrams leave in runs ([`windlass_overlay::runs`]). Checksums are complete in the tunnel, whatever the sender left to be
+//! so datagrams leave in runs ([`windlass_overlay::runs`]), from one source port while the load allows it
+//! ([`windlass_overlay::ports`]). Checksums are complete in the tunnel, whatever the sender left to be
 //! done, and large segments are cut without a copy.
 //!
 //! A burst is of one source in one network: [`VtepRx`] sets [`Heads::from`](windlass_frame::Heads::from) to the place of the
@@ -34,13 +35,17 @@ mod rx;
 mod tables;
 mod target;
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use windlass_frame::{Heads, Pick, Tick};
+use windlass_frame::{BURST, Heads, Pick, Tick};
+use windlass_nic::FlowHash;
+pub use windlass_overlay::ports::PORTS_MAX;
+use windlass_overlay::ports::{Flowlets, Load};
 use windlass_shm::{Section, Tails};
 use windlass_stats::{Counter, Padded};
 use windlass_sys::{Errno, udp};
@@ -55,8 +60,6 @@ pub use target::{Target, TargetConf};
 const SOCKET_BYTES: i32 = 8 * 1024 * 1024;
 /// The first source port of the first worker.
 const PORTS_FROM: u16 = 49_152;
-/// Source ports that one worker uses at most.
-pub const PORTS_MAX: u8 = 16;
 /// How long datagrams are sent one by one after a device refused to cut them.
 const UNCUT_NS: u64 = 10_000_000_000;
 /// Addresses for which reports are kept.
@@ -109,6 +112,8 @@ struct Lane {
     rx: OwnedFd,
     /// By source port.
     tx: Vec<OwnedFd>,
+    /// Which of them a flow has.
+    flowlets: Flowlets,
     /// Until when datagrams are sent one by one: the device cannot cut them.
     uncut: AtomicU64,
     /// Datagrams that are not VXLAN.
@@ -122,6 +127,7 @@ struct Lane {
 pub struct Vtep {
     conf: VtepConf,
     lanes: Box<[Padded<Lane>]>,
+    flows: FlowHash,
     tables: Mutex<Arc<Tables>>,
     /// Raised with each change of `tables`, behind it.
     version: AtomicU64,
@@ -138,6 +144,7 @@ impl Vtep {
         Ok(Arc::new(Vtep {
             conf: *conf,
             lanes: lanes.collect::<Result<_, Errno>>()?,
+            flows: FlowHash::new([random(), random()]),
             tables: Mutex::default(),
             version: AtomicU64::new(1),
             troubles: Mutex::default(),
@@ -188,6 +195,29 @@ impl Vtep {
         std::mem::take(&mut *troubles)
     }
 
+    /// The port that each of a burst's picks leaves from, and a bit for each port that is used, for a target with this load.
+    fn ports(
+        &self,
+        lane: &Lane,
+        (load, bytes): (&Load, u64),
+        heads: &Heads,
+        picks: &[Pick],
+    ) -> ([u8; BURST], u16) {
+        let now = heads.now.0;
+        let most = load.ports(bytes, now, lane.tx.len() as u8);
+        let mut ports = [0; BURST];
+        if lane.tx.len() < 2 || !lane.flowlets.are_told_apart(most, now) {
+            return (ports, 1);
+        }
+        let mut used = 0;
+        for (port, pick) in ports.iter_mut().zip(picks) {
+            let flow = self.flows.of(heads, pick.index());
+            *port = lane.flowlets.port(flow, most, now);
+            used |= 1 << *port;
+        }
+        (ports, used)
+    }
+
     /// Takes what the kernel reports of a socket's datagrams.
     #[cold]
     fn read_reports(&self, socket: &OwnedFd) {
@@ -211,6 +241,11 @@ impl Vtep {
             troubles.push(trouble);
         }
     }
+}
+
+/// What nobody can guess.
+fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
 }
 
 /// The transmit half of an endpoint by itself: there is nobody to send to.
@@ -261,6 +296,7 @@ impl Lane {
         Ok(Lane {
             rx,
             tx: tx.collect::<Result<_, Errno>>()?,
+            flowlets: Flowlets::default(),
             uncut: AtomicU64::new(0),
             headers: Counter::new(),
             strangers: Counter::new(),

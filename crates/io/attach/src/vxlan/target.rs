@@ -1,10 +1,12 @@
 //! A target: one remote tunnel endpoint of one network, as a transmit half.
 
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use windlass_frame::{Heads, Pick};
+use windlass_overlay::ports::Load;
 use windlass_overlay::runs::DATAGRAMS_MAX;
 use windlass_overlay::{Vni, header};
 use windlass_shm::{Section, Tails};
@@ -13,7 +15,7 @@ use windlass_sys::Errno;
 use windlass_sys::udp::messages::{self, Address, SENT_MAX};
 
 use super::outbox::{self, Outbox};
-use super::{Lane, Trouble, UNCUT_NS, Vtep};
+use super::{Lane, PORTS_MAX, Trouble, UNCUT_NS, Vtep};
 use crate::port::{self, Sent, Stop, TxCaps, TxPort};
 
 /// How a target is configured.
@@ -30,6 +32,7 @@ pub struct TargetConf {
 struct Counts {
     frames: Counter,
     bytes: Counter,
+    load: Load,
 }
 
 /// A remote tunnel endpoint of one network.
@@ -72,11 +75,52 @@ impl Target {
         })
     }
 
-    /// Sends what was gathered: what became of each pick is told in `fates`.
-    fn send(&self, lane: &Lane, outbox: &mut Outbox, heads: &Heads, fates: &mut Fates) {
-        let Some(socket) = lane.tx.first() else {
-            return;
+    /// Sends those of a burst's picks that leave from one port; how many datagrams they were.
+    fn send_from<'a>(
+        &self,
+        (lane, port): (&Lane, usize),
+        heads: &Heads,
+        tails: &Tails<'_>,
+        picks: impl Iterator<Item = (usize, &'a Pick)>,
+        fates: &mut Fates,
+    ) -> usize {
+        let Some(socket) = lane.tx.get(port) else {
+            return 0;
         };
+        outbox::with(|outbox| {
+            outbox.clear();
+            let mut datagrams = 0;
+            for (number, pick) in picks {
+                let add = |outbox: &mut Outbox| {
+                    let frame = (number, *pick);
+                    outbox.add(heads, tails, frame, &self.vxlan, self.vtep.conf.tos)
+                };
+                let mut added = add(outbox);
+                if added == Ok(false) && !outbox.is_empty() {
+                    datagrams += outbox.len();
+                    self.send((lane, socket), outbox, heads, fates);
+                    added = add(outbox);
+                }
+                match added {
+                    Ok(true) => {}
+                    Ok(false) => fates.lose(number as u8, Drop::SegmentLimit),
+                    Err(reason) => fates.lose(number as u8, reason),
+                }
+            }
+            datagrams += outbox.len();
+            self.send((lane, socket), outbox, heads, fates);
+            datagrams
+        })
+    }
+
+    /// Sends what was gathered: what became of each pick is told in `fates`.
+    fn send(
+        &self,
+        (lane, socket): (&Lane, &OwnedFd),
+        outbox: &mut Outbox,
+        heads: &Heads,
+        fates: &mut Fates,
+    ) {
         // Datagrams before the second are sent one by one: one of them was refused, and took its run along.
         let (mut from, mut alone) = (0, 0);
         while from < outbox.len() {
@@ -116,7 +160,7 @@ impl Target {
 
     /// Whether an error was left for the socket by a report of former datagrams, which is taken.
     #[cold]
-    fn is_of_former(&self, socket: &std::os::fd::OwnedFd, errno: Errno) -> bool {
+    fn is_of_former(&self, socket: &OwnedFd, errno: Errno) -> bool {
         if errno == Errno::AGAIN || errno == Errno::NOBUFS {
             return false;
         }
@@ -208,32 +252,18 @@ impl TxPort for Target {
             lost: 0,
             reasons: [Drop::KernelRefused; windlass_frame::BURST],
         };
-        outbox::with(|outbox| {
-            outbox.clear();
-            for (number, pick) in picks.iter().enumerate() {
-                let add = |outbox: &mut Outbox| {
-                    let frame = (number, *pick);
-                    outbox.add(heads, tails, frame, &self.vxlan, self.vtep.conf.tos)
-                };
-                let mut added = add(outbox);
-                if added == Ok(false) && !outbox.is_empty() {
-                    self.send(lane, outbox, heads, &mut fates);
-                    added = add(outbox);
-                }
-                match added {
-                    Ok(true) => {}
-                    Ok(false) => fates.lose(number as u8, Drop::SegmentLimit),
-                    Err(reason) => fates.lose(number as u8, reason),
-                }
-            }
-            let datagrams = outbox.len();
-            self.send(lane, outbox, heads, &mut fates);
-            sent.segments = if datagrams > picks.len() {
-                datagrams as u64
-            } else {
-                0
-            };
-        });
+        let load = (&counts.load, counts.bytes.get());
+        let (ports, used) = self.vtep.ports(lane, load, heads, picks);
+        let mut datagrams = 0;
+        for port in (0..PORTS_MAX).filter(|port| used >> port & 1 != 0) {
+            let here = ports.iter().zip(picks).enumerate();
+            let here = here.filter(|(_, (its, _))| **its == port);
+            let here = here.map(|(number, (_, pick))| (number, pick));
+            datagrams += self.send_from((lane, port.into()), heads, tails, here, &mut fates);
+        }
+        if datagrams > picks.len() {
+            sent.segments = datagrams as u64;
+        }
         for (number, pick) in picks.iter().enumerate() {
             match fates.lost & 1 << number {
                 0 => {
