@@ -71,6 +71,28 @@ fn links_read_back_what_was_set() {
     assert_eq!(there.link_by_name("v1").unwrap(), None);
 }
 
+/// A link that was unlisted is found by nobody, nor is its peer, and its name is free; one that is not there is refused.
+#[test]
+fn an_unlisted_link_is_gone() {
+    if !can_run("an_unlisted_link_is_gone") {
+        return;
+    }
+    let (lab, far) = (Lab::create("nl-un"), Lab::create("nl-unfar"));
+    let mut there = Netlink::open_in(&far.namespace).unwrap();
+    for _ in 0..100 {
+        let mut netlink = Netlink::open_in(&lab.namespace).unwrap();
+        netlink
+            .create_veth("v0", "v1", Some(&far.namespace))
+            .unwrap();
+        let index = netlink.link_by_name("v0").unwrap().unwrap().index;
+        netlink.unlist_link(index).unwrap();
+        let mut netlink = Netlink::open_in(&lab.namespace).unwrap();
+        assert_eq!(netlink.link_by_index(index).unwrap(), None);
+        assert_eq!(there.link_by_name("v1").unwrap(), None);
+        assert_eq!(refusal(netlink.unlist_link(index)).0, Errno::NODEV);
+    }
+}
+
 /// An alias is read back, up to the length that the kernel takes; the empty one takes it away.
 #[test]
 fn aliases_read_back() {

@@ -135,7 +135,7 @@ impl Link {
 }
 
 /// `struct ifinfomsg`: family, padding, type, index, flags and which flags to change.
-fn body(index: u32, flags: u32, change: u32) -> [u8; LINK_BODY_BYTES] {
+pub(super) fn body(index: u32, flags: u32, change: u32) -> [u8; LINK_BODY_BYTES] {
     let mut body = [0; LINK_BODY_BYTES];
     let fields = [
         [0; 4],

@@ -26,6 +26,7 @@ mod neighbour;
 mod netfilter;
 mod route;
 mod traffic;
+mod unlist;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;

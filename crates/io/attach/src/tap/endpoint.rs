@@ -542,24 +542,23 @@ impl Endpoint for TapEndpoint {
     }
 
     fn delete(&mut self) {
-        let open = self.close();
-        let (namespace, index) = match &open {
-            Some(open) => (Ok(open.namespace.clone()), Some(open.index)),
-            None => (self.open_namespace(), None),
+        let (mut netlink, link, queues) = match self.close() {
+            // The one that was open is ours, whatever its guest has written on it.
+            Some(open) => (open.netlink, Some(open.index), open.queues),
+            None => {
+                let namespace = self.open_namespace().ok();
+                let netlink = namespace.and_then(|namespace| Netlink::open_in(&namespace).ok());
+                let Some(mut netlink) = netlink else { return };
+                let found = find(&self.conf, None, &mut netlink).ok().flatten();
+                (netlink, found.map(|link| link.index), Vec::new())
+            }
         };
-        drop(open);
-        let Ok(namespace) = namespace else { return };
-        let Ok(mut netlink) = Netlink::open_in(&namespace) else {
-            return;
-        };
-        // The one that was open is ours, whatever its guest has written on it.
-        let found = match index {
-            Some(index) => netlink.link_by_index(index).ok().flatten(),
-            None => find(&self.conf, None, &mut netlink).ok().flatten(),
-        };
-        if let Some(link) = found.filter(|link| link.kind.as_deref() == Some("tun")) {
-            let _ = netlink.delete_link(link.index);
+        let link = link.and_then(|index| netlink.link_by_index(index).ok().flatten());
+        if let Some(link) = link.filter(|link| link.kind.as_deref() == Some("tun")) {
+            let _ = netlink.unlist_link(link.index);
         }
+        // The last one to close deletes an interface that does not persist, and waits for it.
+        drop(queues);
     }
 }
 

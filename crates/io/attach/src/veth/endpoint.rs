@@ -368,7 +368,7 @@ impl Endpoint for VethEndpoint {
                 let netlink = Netlink::open();
                 let found = netlink.and_then(|mut netlink| {
                     let found = pair::find(&mut netlink, &self.conf.mark)?;
-                    found.map_or(Ok(()), |host| netlink.delete_link(host.index))
+                    found.map_or(Ok(()), |host| netlink.unlist_link(host.index))
                 });
                 // It is gone, or was never there.
                 let _ = found;

@@ -206,8 +206,8 @@ impl Pair {
     }
 
     /// Deletes both ends, wherever the container's is.
-    pub(super) fn delete(mut self) {
-        let _ = self.outside.delete_link(self.host);
+    pub(super) fn delete(self) {
+        let _ = self.outside.unlist_link(self.host);
     }
 }
 

@@ -15,8 +15,6 @@
 //! out of the topology, and is removed from the host once the worker has let go.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, PoisonError};
-use std::thread;
 
 use windlass_api::{Bridge, Counters, MacAddr, MemberSettings, Name, Object, Vnic};
 use windlass_attach::endpoint::{Endpoint, InterfaceConf};
@@ -27,9 +25,6 @@ use super::watch::Watched;
 use super::{BridgeState, MemberState, Ports, failed, member_limits, own_entries, static_key};
 use crate::backend::BackendError;
 use crate::dataplane::translate::{self, InKernel};
-
-/// Threads that delete endpoints beside the one that drives them, at most.
-const DELETERS_MAX: usize = 31;
 
 /// What becomes of a member that was set aside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -331,7 +326,9 @@ impl Ports {
                 let gone = self.end_member(aside, |kernel| translate::counters(&totals, kernel));
                 deleted.extend(gone);
             }
-            delete_all(&mut deleted);
+            for endpoint in &mut deleted {
+                endpoint.delete();
+            }
         }
         let plane = &mut self.plane;
         self.leaving_bridges
@@ -442,28 +439,6 @@ impl Ports {
     pub(super) fn leave_not(&mut self, vnic: &Vnic) {
         self.edit.left.retain(|(left, _)| left != vnic);
     }
-}
-
-/// Deletes what persists of endpoints on the host. The kernel waits for a grace period of its own for each interface: those that
-/// are deleted at once share it.
-fn delete_all(endpoints: &mut [Watched]) {
-    let helpers = endpoints.len().saturating_sub(1).min(DELETERS_MAX);
-    let left = Mutex::new(endpoints.iter_mut());
-    let take = || left.lock().unwrap_or_else(PoisonError::into_inner).next();
-    let delete = || {
-        while let Some(endpoint) = take() {
-            endpoint.delete();
-        }
-    };
-    thread::scope(|scope| {
-        for _ in 0..helpers {
-            let thread = thread::Builder::new().name("deleter".into());
-            if thread.spawn_scoped(scope, delete).is_err() {
-                break;
-            }
-        }
-        delete();
-    });
 }
 
 fn rules_of(member: &MemberState) -> Rules {
