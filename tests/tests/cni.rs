@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -44,6 +45,8 @@ impl Network {
             "name": "net",
             "type": "windlass-cni",
             "bridge": "br0",
+            // What is quick: the kernel takes 0.1 s for the programs of a veth.
+            "attach": "tap",
             "socket": daemon.socket(),
             "dataDir": lab.directory().join("cni"),
             "ipam": {"type": "windlass", "ranges": [["10.0.0.0/24"]]},
@@ -89,6 +92,54 @@ impl Network {
             .as_object()
             .map_or(0, |all| all.len());
         (vnics.as_array().expect("a list").len(), entries)
+    }
+
+    /// The kinds of the VNICs' attachments, sorted.
+    fn kinds(&self) -> Vec<String> {
+        let vnics = self.daemon.json("vnic show");
+        let vnics = vnics.as_array().expect("a list").iter();
+        let kinds = vnics.map(|vnic| vnic["attach"]["kind"].as_str().expect("a kind").to_owned());
+        let mut kinds: Vec<String> = kinds.collect();
+        kinds.sort();
+        kinds
+    }
+
+    /// Takes a key out of the configuration.
+    fn forget(&mut self, key: &str) {
+        let config = self.config.as_object_mut().expect("an object");
+        config.remove(key);
+    }
+
+    /// Has the network on an overlay that is up.
+    fn move_to_overlay(&mut self) {
+        self.forget("bridge");
+        self.config["overlay"] = json!("ov0");
+        let set = "vxlan/listen-ip=192.0.2.1,direct/dest-ip=192.0.2.2";
+        let create =
+            format!("overlay create ov0 --encap vxlan --vni 23 --search direct --set {set}");
+        self.lab.ip("host", "link set lo up");
+        self.lab.ip("host", "address add 192.0.2.1/24 dev lo");
+        self.daemon.must(&create);
+        self.daemon.wait_for_state("overlay", "ov0", "up");
+    }
+
+    /// Writes a plugin for addresses into the directory of plugins.
+    fn write_plugin(&self, script: &str) {
+        let plugin = self.lab.directory().join("addresses");
+        std::fs::write(&plugin, script).expect("written");
+        std::fs::set_permissions(&plugin, std::fs::Permissions::from_mode(0o755)).expect("set");
+    }
+
+    /// Another plugin has the one address that there is; the file that is there while it is given.
+    fn give_one_address(&mut self) -> PathBuf {
+        let given = self.lab.directory().join("given");
+        self.write_plugin(&format!(
+            "#!/bin/sh\ncat >/dev/null\ncase $CNI_COMMAND in\nDEL) rm -f {0};;\nADD) set -C; : >{0} && \
+             echo '{{\"cniVersion\":\"1.0.0\",\"ips\":[{{\"address\":\"10.3.0.4/24\"}}]}}';;\nesac\n",
+            given.display()
+        ));
+        self.config["ipam"] = json!({"type": "addresses"});
+        given
     }
 
     /// Whether a container has the interface.
@@ -232,6 +283,7 @@ fn a_container_gets_an_interface() {
     enable_ipv6(&network.lab, "a");
     enable_ipv6(&network.lab, "b");
     network.config["mtu"] = json!(1400);
+    network.forget("attach");
     let first = json!({"subnet": "10.0.0.0/24", "gateway": "10.0.0.1"});
     network.config["ipam"]["ranges"] = json!([[first], ["fd00::/64"]]);
     network.config["ipam"]["routes"] =
@@ -239,8 +291,10 @@ fn a_container_gets_an_interface() {
     for version in ["0.3.1", "0.4.0", "1.0.0", "1.1.0"] {
         network.config["cniVersion"] = json!(version);
         let result = network.call("ADD", "one", "a").must();
-        let other = network.call("ADD", "two", "b").must();
+        let tap = network.call("ADD", "two", "b").with("attach", json!("tap"));
+        let other = tap.must();
         is_of_version(&result, version);
+        assert_eq!(network.kinds(), ["tap", "veth"]);
         let address = other["ips"][0]["address"].as_str().expect("an address");
         let address = address.strip_suffix("/24").expect("a prefix");
         assert!(network.lab.ping("a", address, 3), "{result} {other}");
@@ -378,6 +432,55 @@ fn bad_environments_are_refused() {
     assert!(!network.has_interface("a"));
 }
 
+/// Each command with each thing that may be missing or wrong, while there is an interface: the code of its error, or 0. The interface
+/// stays.
+#[test]
+fn each_command_tells_what_is_wrong() {
+    let Some(network) = Network::start("each_command_tells_what_is_wrong", &["a"]) else {
+        return;
+    };
+    let result = network.call("ADD", "one", "a").must();
+    let valid = json!([{"containerID": "one", "ifname": "eth0"}]);
+    let code = |(exit, printed): (i32, Value)| match exit {
+        0 => 0,
+        _ => printed["code"].as_u64().expect("a code"),
+    };
+    for (verb, namespace, daemon, previous, version) in [
+        ("ADD", 3, 11, 0, 1),
+        ("DEL", 0, 0, 0, 1),
+        ("CHECK", 3, 11, 7, 1),
+        ("GC", 0, 0, 7, 1),
+        ("STATUS", 0, 50, 0, 1),
+        ("VERSION", 0, 0, 0, 0),
+    ] {
+        // What DEL takes away is another one's.
+        let container = if verb == "DEL" { "other" } else { "one" };
+        let call = |netns| {
+            let call = network.call(verb, container, netns);
+            call.with("prevResult", result.clone())
+                .with("cni.dev/valid-attachments", valid.clone())
+        };
+        let bare = network.call(verb, container, "a");
+        assert_eq!(code(call("nowhere").run()), namespace, "{verb}");
+        let away = call("a").with("socket", json!("/nonexistent"));
+        assert_eq!(code(away.run()), daemon, "{verb}");
+        assert_eq!(code(bare.run()), previous, "{verb}");
+        let strange = call("a").with("cniVersion", json!("9.9.9"));
+        assert_eq!(code(strange.run()), version, "{verb}");
+        let garbled = bare.run_on(b"{\"cniVersion\": \"1.1.0\", ");
+        assert_eq!(code(garbled), 6, "{verb}");
+        let silent = if verb == "VERSION" { 0 } else { 6 };
+        assert_eq!(code(bare.run_on(b"")), silent, "{verb}");
+    }
+    network.call("DEL", "other", "").must();
+    assert_eq!(network.left(), (1, 1));
+    assert!(network.has_interface("a"));
+    // What a runtime says that has no interface.
+    let none = network.call("GC", "", "");
+    none.with("cni.dev/valid-attachments", Value::Null).must();
+    assert_eq!(network.left(), (0, 0));
+}
+
 /// Without the daemon, DEL succeeds and owes; the next call that reaches the daemon pays. An interface of an earlier boot goes by
 /// itself; GC takes away what it is not told of, and leaves the rest.
 #[test]
@@ -418,17 +521,40 @@ fn what_is_owed_is_paid() {
     assert_eq!(network.left(), (0, 0));
 }
 
+/// What the daemon refuses to delete stays owed, and keeps nothing else from being deleted.
+#[test]
+fn a_refusal_leaves_other_debts() {
+    let Some(mut network) = Network::start("a_refusal_leaves_other_debts", &["a", "b"]) else {
+        return;
+    };
+    network.call("ADD", "one", "a").must();
+    network.call("ADD", "two", "b").must();
+    network.daemon.kill();
+    network.call("DEL", "one", "a").must();
+    network.call("DEL", "two", "b").must();
+    network.daemon.start_again();
+    // The first that is tried.
+    let first = network.daemon.json("vnic show")[0]["name"].take();
+    let first = first.as_str().expect("a name").to_owned();
+    network
+        .daemon
+        .must(&format!("vnic set {first} --attach none"));
+    network.daemon.must(&format!("vnd create {first}"));
+    network.call("DEL", "other", "").must();
+    assert_eq!(network.left(), (1, 1));
+    assert!(network.ledger()["entries"][&first].is_object());
+    network.daemon.must(&format!("vnd destroy {first}"));
+    network.call("DEL", "other", "").must();
+    assert_eq!(network.left(), (0, 0));
+}
+
 /// A network on an overlay: its VNICs are on the overlay's bridge, with its MTU; STATUS says when the overlay is not there, or degraded.
 #[test]
 fn an_overlay_has_containers() {
     let Some(mut network) = Network::start("an_overlay_has_containers", &["a"]) else {
         return;
     };
-    network
-        .config
-        .as_object_mut()
-        .expect("an object")
-        .remove("bridge");
+    network.forget("bridge");
     network.config["overlay"] = json!("ov0");
     network.call("ADD", "one", "a").refused(100);
     network.call("STATUS", "", "").refused(50);
@@ -463,9 +589,7 @@ fn another_plugin_has_the_addresses() {
          \"routes\":[{{\"dst\":\"0.0.0.0/0\"}}],\"dns\":{{\"nameservers\":[\"10.3.0.1\"]}}}}'\n",
         log.display()
     );
-    let plugin = network.lab.directory().join("addresses");
-    std::fs::write(&plugin, script).expect("written");
-    std::fs::set_permissions(&plugin, std::fs::Permissions::from_mode(0o755)).expect("set");
+    network.write_plugin(&script);
     network.config["ipam"] = json!({"type": "addresses", "anything": 1});
     let result = network.call("ADD", "one", "a").must();
     assert_eq!(result["ips"][0]["address"], "10.3.0.4/24");
@@ -516,16 +640,7 @@ fn a_leftover_gives_its_addresses_back() {
     same.args = "IP=10.0.0.2";
     same.must();
     network.call("DEL", "one", "a").must();
-    let given = network.lab.directory().join("given");
-    let script = format!(
-        "#!/bin/sh\ncat >/dev/null\ncase $CNI_COMMAND in\nDEL) rm -f {0};;\nADD) set -C; : >{0} && \
-         echo '{{\"cniVersion\":\"1.0.0\",\"ips\":[{{\"address\":\"10.3.0.4/24\"}}]}}';;\nesac\n",
-        given.display()
-    );
-    let plugin = network.lab.directory().join("addresses");
-    std::fs::write(&plugin, script).expect("written");
-    std::fs::set_permissions(&plugin, std::fs::Permissions::from_mode(0o755)).expect("set");
-    network.config["ipam"] = json!({"type": "addresses"});
+    let given = network.give_one_address();
     network.call("ADD", "one", "a").must();
     network.call("ADD", "one", "a").must();
     network.call("DEL", "one", "a").must();
@@ -543,14 +658,9 @@ fn killed_at(step: &str, number: usize) -> Vec<String> {
     words.map(str::to_owned).to_vec()
 }
 
-/// A plugin that is killed at any step of ADD or DEL leaves nothing once DEL was called (as runtimes do after both), and nothing that GC
-/// does not find; and an ADD in its place succeeds.
-#[test]
-fn a_killed_plugin_leaves_nothing() {
-    let name = "a_killed_plugin_leaves_nothing";
-    let Some(network) = Network::start(name, &["a"]) else {
-        return;
-    };
+/// Kills the plugin at each step of ADD and DEL. Once DEL was called (as runtimes do after both), there is nothing, and nothing that GC does
+/// not find; and an ADD in its place succeeds. `is_clean`: whether others have nothing of it either.
+fn kill_at_each_step(network: &Network, is_clean: impl Fn() -> bool) {
     for (verb, least) in [("ADD", 8), ("DEL", 4)] {
         let mut kills = 0;
         for step in STEPS {
@@ -569,6 +679,7 @@ fn a_killed_plugin_leaves_nothing() {
                 network.call("DEL", "one", "a").must();
                 assert_eq!(network.left(), (0, 0), "{verb} at {step} {number}");
                 assert!(!network.has_interface("a"), "{verb} at {step} {number}");
+                assert!(is_clean(), "{verb} at {step} {number}");
                 if code == 0 {
                     break;
                 }
@@ -579,12 +690,36 @@ fn a_killed_plugin_leaves_nothing() {
     }
 }
 
-/// The same if the daemon is killed while the plugin waits for it.
+/// A plugin that is killed at any step leaves nothing, with addresses of its own on an overlay.
+#[test]
+fn a_killed_plugin_leaves_nothing() {
+    let name = "a_killed_plugin_leaves_nothing";
+    let Some(mut network) = Network::start(name, &["a"]) else {
+        return;
+    };
+    network.move_to_overlay();
+    kill_at_each_step(&network, || true);
+}
+
+/// The same where another plugin has the addresses, on a bridge.
+#[test]
+fn a_killed_plugin_leaves_no_address_of_another() {
+    let name = "a_killed_plugin_leaves_no_address_of_another";
+    let Some(mut network) = Network::start(name, &["a"]) else {
+        return;
+    };
+    let given = network.give_one_address();
+    kill_at_each_step(&network, || !given.exists());
+}
+
+/// Nor does the plugin leave anything if the daemon is killed while it waits for it.
 #[test]
 fn a_killed_daemon_leaves_nothing() {
     let Some(mut network) = Network::start("a_killed_daemon_leaves_nothing", &["a"]) else {
         return;
     };
+    network.move_to_overlay();
+    network.forget("attach");
     for round in 0..12u64 {
         let verb = if round % 2 == 0 { "ADD" } else { "DEL" };
         if verb == "DEL" {

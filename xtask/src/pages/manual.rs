@@ -146,7 +146,7 @@ fn cni() -> Page {
     page.paragraph(
         "A container runtime runs windlass-cni, with a command in CNI_COMMAND (ADD, DEL, CHECK, GC, STATUS or VERSION) and the \
          configuration of a network on stdin. It speaks versions 0.3.1, 0.4.0, 1.0.0 and 1.1.0 of the specification. The container's \
-         interface is a TAP whose other end is a VNIC of windlassd.",
+         interface is one end of a veth, or a TAP, whose other end is a VNIC of windlassd.",
     );
     page.paragraph(
         "cni.md in the documentation has the keys of the configuration and the codes of errors.",

@@ -157,7 +157,11 @@ fn refuse_others(object: &Map<String, Value>, keys: &[&str], of: &str) -> Result
     }
 }
 
-fn object(text: &[u8]) -> Result<Map<String, Value>, Failure> {
+/// A configuration as it came.
+///
+/// # Errors
+/// [`Code::Decode`].
+pub fn object(text: &[u8]) -> Result<Map<String, Value>, Failure> {
     let decoded = serde_json::from_slice(text);
     decoded.map_err(|error| Failure::new(Code::Decode, format!("the configuration: {error}")))
 }
@@ -191,13 +195,13 @@ impl Config {
             zone: take(&object, "zone")?.unwrap_or_default(),
             vlan: take(&object, "vlan")?,
             mtu: take(&object, "mtu")?,
-            attach: take(&object, "attach")?.unwrap_or_else(|| "tap".into()),
+            attach: take(&object, "attach")?.unwrap_or_else(|| "veth".into()),
             socket: take(&object, "socket")?,
             data_dir: take(&object, "dataDir")?.unwrap_or_else(|| DATA_DIR.into()),
             ipam: ipam(take(&object, "ipam")?)?,
             dns: take(&object, "dns")?,
             previous: take(&object, "prevResult")?,
-            valid: take(&object, "cni.dev/valid-attachments")?,
+            valid: valid(&object)?,
             runtime: take(&object, "runtimeConfig")?.unwrap_or_default(),
         })
     }
@@ -238,6 +242,13 @@ fn place(bridge: Option<Name>, overlay: Option<Name>) -> Result<Place, Failure> 
         _ => Err(invalid("bridge", "say either bridge or overlay")),
     }
 }
+/// Runtimes that have no interface say null.
+fn valid(object: &Map<String, Value>) -> Result<Option<Vec<Attachment>>, Failure> {
+    const KEY: &str = "cni.dev/valid-attachments";
+    let valid = take(object, KEY)?;
+    Ok(valid.or_else(|| object.contains_key(KEY).then(Vec::new)))
+}
+
 
 /// The configuration's version, if the verb is one of it.
 fn version(object: &Map<String, Value>, verb: Verb) -> Result<&'static str, Failure> {

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use windlass_api::{Name, State, Vnic};
 
 use crate::call::{Call, Verb};
-use crate::config::{Config, Ipam, VERSIONS, Wanted, version_of};
+use crate::config::{Config, Ipam, VERSIONS, Wanted, object, version_of};
 use crate::daemon::Daemon;
 use crate::delegate;
 use crate::failure::{Code, Failure, is_unreachable};
@@ -22,6 +22,10 @@ pub fn run(text: &[u8]) -> Result<Option<Value>, Failure> {
     let verb = Verb::of_environment()?;
     if verb == Verb::Version {
         let versions = json!({"cniVersion": version_of(text), "supportedVersions": VERSIONS});
+        // People ask without a configuration.
+        if !text.trim_ascii().is_empty() {
+            object(text)?;
+        }
         return Ok(Some(versions));
     }
     let config = Config::read(text, verb)?;
@@ -262,9 +266,12 @@ impl Network<'_> {
     fn settle(&self, daemon: Option<&Daemon>) -> Result<(), Failure> {
         self.change(|ledger| {
             for vnic in ledger.stale() {
-                let Ok(true) = is_deleted(daemon, &vnic) else {
-                    break;
-                };
+                match is_deleted(daemon, &vnic) {
+                    Ok(true) => {}
+                    // The others could not be asked for either.
+                    Ok(false) => break,
+                    Err(_) => continue,
+                }
                 if let Some(entry) = ledger.entries.get(&vnic) {
                     // The plugin for addresses says it again if the runtime asks.
                     let _ = self.delegate("DEL", Some(&call_of(entry)));
