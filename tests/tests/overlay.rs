@@ -235,10 +235,11 @@ fn vlans(lab: &Lab) -> (Host, [Wire; 3], [Wire; 3]) {
         lab.namespace(short);
     }
     join(lab, ("near", "192.0.2.1/24"), ("far", "192.0.2.2/24"));
-    let mut host = Host::start_with(BridgeTuning {
+    let tuning = BridgeTuning {
         filtering: true,
         mac: 0,
-    });
+    };
+    let mut host = Host::start_with(tuning, 1);
     let guests = VIDS.map(|vid| {
         let (short, own) = (format!("g{vid}"), [2, 0, 0, 0, 0, vid]);
         lab.namespace(&short);
@@ -339,14 +340,7 @@ fn tunnels_pass_ipv6() {
     for short in ["near", "far", "guest"] {
         lab.namespace(short);
     }
-    for short in ["near", "far"] {
-        lab.within(short, || {
-            for which in ["all", "default"] {
-                let path = format!("/proc/sys/net/ipv6/conf/{which}/disable_ipv6");
-                std::fs::write(path, "0").expect("IPv6");
-            }
-        });
-    }
+    enable_ipv6(&lab);
     join(&lab, ("near", "2001:db8::1/64"), ("far", "2001:db8::2/64"));
     let device =
         "link add vx0 mtu 1430 type vxlan id 23 dstport 8472 local 2001:db8::2 remote 2001:db8::1";
@@ -362,6 +356,164 @@ fn tunnels_pass_ipv6() {
     assert!(lab.ping("guest", "10.0.0.2", 5));
     stream(&lab, ("guest", "10.0.0.1"), "far");
     stream(&lab, ("far", "10.0.0.2"), "guest");
+}
+
+fn enable_ipv6(lab: &Lab) {
+    for short in ["near", "far"] {
+        for which in ["all", "default"] {
+            let path = format!("/proc/sys/net/ipv6/conf/{which}/disable_ipv6");
+            lab.within(short, || std::fs::write(path, "0"))
+                .expect("IPv6");
+        }
+    }
+}
+
+/// A multicast group stands in the place of remote endpoints; and again when the link to it is another one.
+#[test]
+fn a_group_stands_for_all_endpoints() {
+    let cases = [
+        ("a_group_over_ipv4", "192.0.2", "24", "239.1.2.3", MTU),
+        ("a_group_over_ipv6", "2001:db8:", "64", "ff05::23", 1430),
+    ];
+    for (name, net, prefix, group, mtu) in cases {
+        let Some(lab) = Lab::start(name) else {
+            return;
+        };
+        for short in ["near", "far", "guest"] {
+            lab.namespace(short);
+        }
+        enable_ipv6(&lab);
+        let (colon, open, close) = match group.contains(':') {
+            true => (":", "[", "]"),
+            false => (".", "", ""),
+        };
+        let [near, far] = ["1", "2"].map(|n| format!("{net}{colon}{n}"));
+        let build = || {
+            let ends = [&near, &far].map(|end| format!("{end}/{prefix}"));
+            join(&lab, ("near", &ends[0]), ("far", &ends[1]));
+            let device = format!(
+                "link add vx0 mtu {mtu} type vxlan id 23 dstport 4789 local {far} group {group} dev to-near"
+            );
+            lab.ip("far", &device);
+            lab.ip("far", "addr add 10.0.0.2/24 dev vx0");
+            lab.ip("far", "link set vx0 up");
+        };
+        build();
+        let mut host = Host::start();
+        host.tap(&lab, "guest", mac(A), "10.0.0.1/24", mtu);
+        let local = format!("{open}{near}{close}:4789");
+        let overlay = host.overlay(&lab, "near", &local, |tuning| tuning.mtu = mtu);
+        let place = host.target(overlay, &format!("{open}{group}{close}:4789"));
+        assert!(lab.ping("far", "10.0.0.1", 5));
+        assert!(lab.ping("guest", "10.0.0.2", 5));
+        let learned = Key::new(0, word(far_mac(&lab)));
+        let entries = host.plane.fdb_entries(host.bridge).expect("a bridge");
+        assert!(
+            entries
+                .iter()
+                .any(|e| (e.key, e.member) == (learned, place))
+        );
+        lab.ip("near", "link del to-far");
+        host.plane.follow_paths().expect("no worker is late");
+        let troubles = host.plane.vtep_states().remove(0).troubles;
+        let missing = format!("the group {group} is not joined");
+        assert!(troubles.contains(&missing), "{troubles:?}");
+        build();
+        until("the group is joined again", || {
+            host.plane.follow_paths().expect("no worker is late");
+            lab.ping("far", "10.0.0.1", 1)
+        });
+        let drops = host.plane.drops(overlay).expect("an overlay");
+        assert_eq!(drops[Drop::VxlanSource as usize], 0, "nothing comes back");
+        host.plane.remove_targets(&[place]).expect("a target");
+        assert_eq!(host.plane.vtep_states().len(), 1);
+    }
+}
+
+/// An endpoint whose address is taken away says so, and goes on with it when it is back, on the same link or another one.
+#[test]
+fn an_address_comes_back() {
+    let Some((lab, mut host, overlay)) = pair("an_address_comes_back") else {
+        return;
+    };
+    assert!(lab.ping("guest", "10.0.0.2", 5));
+    lab.ip("near", "addr del 192.0.2.1/24 dev to-far");
+    until("frames are dropped for it", || {
+        assert!(!lab.ping("guest", "10.0.0.2", 1));
+        let drops = host.plane.drops(overlay).expect("an overlay");
+        drops[Drop::UnderlayUnreachable as usize] > 0
+    });
+    let troubles = host.plane.vtep_states().remove(0).troubles;
+    assert_eq!(troubles[0], "this host does not have 192.0.2.1 now");
+    lab.ip("near", "addr add 192.0.2.1/24 dev to-far");
+    until("it goes on", || lab.ping("guest", "10.0.0.2", 1));
+    let troubles = host.plane.vtep_states().remove(0).troubles;
+    assert_eq!(troubles, <[String; 0]>::default());
+    lab.ip("near", "link del to-far");
+    assert!(!lab.ping("guest", "10.0.0.2", 1));
+    join(&lab, ("near", "192.0.2.1/24"), ("far", "192.0.2.2/24"));
+    until("it goes on", || lab.ping("guest", "10.0.0.2", 1));
+}
+
+/// When a router has a narrow link, guests are told what the path takes; when the link is wide again, the path is used in full.
+#[test]
+fn a_path_falls_and_rises() {
+    let Some(lab) = Lab::start("a_path_falls_and_rises") else {
+        return;
+    };
+    for short in ["near", "mid", "far", "guest"] {
+        lab.namespace(short);
+    }
+    join(&lab, ("near", "192.0.2.1/24"), ("mid", "192.0.2.254/24"));
+    join(
+        &lab,
+        ("mid", "198.51.100.254/24"),
+        ("far", "198.51.100.2/24"),
+    );
+    lab.ip("near", "route add default via 192.0.2.254");
+    lab.ip("far", "route add default via 198.51.100.254");
+    lab.within("mid", || {
+        std::fs::write("/proc/sys/net/ipv4/ip_forward", "1")
+    })
+    .expect("a setting");
+    let device =
+        "link add vx0 mtu 1450 type vxlan id 23 dstport 4789 local 198.51.100.2 remote 192.0.2.1";
+    lab.ip("far", device);
+    lab.ip("far", "addr add 10.0.0.2/24 dev vx0");
+    lab.ip("far", "link set vx0 up");
+    let mut host = Host::start();
+    host.tap(&lab, "guest", mac(A), "10.0.0.1/24", MTU);
+    let overlay = host.overlay(&lab, "near", "192.0.2.1:4789", |_| {});
+    host.target(overlay, "198.51.100.2:4789");
+    let long = |lab: &Lab| {
+        lab.ip("guest", "route flush cache");
+        let mut ping = lab.command("guest", "ping");
+        ping.args([
+            "-n", "-c", "1", "-W", "1", "-M", "do", "-s", "1400", "10.0.0.2",
+        ]);
+        run(&mut ping)
+    };
+    until("long packets pass", || long(&lab).code == 0);
+    lab.ip("mid", "link set to-far mtu 1400");
+    until("the guest is told", || {
+        host.plane.follow_paths().expect("no worker is late");
+        long(&lab).out.contains("mtu = 1350")
+    });
+    assert!(lab.ping("guest", "10.0.0.2", 2), "shorter ones pass");
+    let troubles = host.plane.vtep_states().remove(0).troubles;
+    assert_eq!(
+        troubles,
+        ["198.51.100.2: the path takes packets of 1400 bytes"]
+    );
+    lab.ip("mid", "link set to-far mtu 1500");
+    // As after ten minutes: what the router said is forgotten.
+    lab.ip("near", "route flush cache");
+    until("long packets pass again", || {
+        host.plane.follow_paths().expect("no worker is late");
+        long(&lab).code == 0
+    });
+    let troubles = host.plane.vtep_states().remove(0).troubles;
+    assert_eq!(troubles, <[String; 0]>::default());
 }
 
 /// A guest whose MTU is longer than the tunnel's is told so, by the address that it sends to, and its streams pass.

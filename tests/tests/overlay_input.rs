@@ -2,16 +2,18 @@
 
 mod tunnel;
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 
 use windlass_overlay::header;
 use windlass_stats::Drop;
 use windlass_sys::udp::messages::{Address, Message, send};
 use windlass_sys::{Errno, udp, vectored::iovec};
-use windlass_tests::{Lab, Mac, Wire, frame, mac, until};
+use windlass_tests::{Lab, Mac, Wire, frame, mac, run, until};
 use windlass_wire::build::{self, Ends, Link};
 use windlass_wire::{MacAddr, checksum};
+use windlass_worker::dataplane::BridgeTuning;
 use windlass_worker::dataplane::overlays::SourceCheck;
 
 use tunnel::{Host, MTU, VNI, join, target, vni, word};
@@ -394,4 +396,87 @@ fn the_path_is_told() {
     until("it goes", || {
         tunnel.host.plane.target_totals(place).tx_frames == 3
     });
+}
+
+/// What the kernel has no room for is dropped as underlay-full, and no frame is lost without a reason.
+#[test]
+fn a_full_link_is_counted() {
+    const FRAMES: u64 = 300;
+    let name = "a_full_link_is_counted";
+    let Some(tunnel) = Tunnel::start(name, SourceCheck::Vtep) else {
+        return;
+    };
+    let tc = |words: &str| {
+        let mut tc = tunnel.lab.command("near", "tc");
+        tc.args(words.split(' '));
+        assert_eq!(run(&mut tc).code, 0, "{words}");
+    };
+    let sent = |tunnel: &Tunnel| {
+        let totals = tunnel.host.plane.totals(tunnel.overlay);
+        totals.expect("an overlay").egress.frames
+    };
+    let before = sent(&tunnel);
+    tc("qdisc add dev to-far root tbf rate 8kbit burst 2000 limit 2000");
+    let long = packet(true, (mac(FAR), mac(A)), 0, &[0; 500]);
+    (0..FRAMES).for_each(|_| tunnel.guest.send(&long));
+    until("all are counted", || {
+        sent(&tunnel) - before + tunnel.dropped(Drop::UnderlayFull) >= FRAMES
+    });
+    assert!(tunnel.dropped(Drop::UnderlayFull) > 0);
+    tc("qdisc del dev to-far root");
+    let far = UdpSocket::from(tunnel.far.try_clone().expect("a descriptor"));
+    until("frames pass again", || {
+        tunnel.guest.send(&frame(mac(FAR), mac(A), &[], "again"));
+        let mut bytes = [0; 2000];
+        let came = std::iter::from_fn(|| far.recv(&mut bytes).ok());
+        came.into_iter().any(|len| len < 500)
+    });
+}
+
+/// Two workers send from ports of their own, and both receive: what comes from many ports arrives, each frame once.
+#[test]
+fn workers_have_lanes() {
+    let Some(lab) = Lab::start("workers_have_lanes") else {
+        return;
+    };
+    for short in ["near", "far", "one", "two"] {
+        lab.namespace(short);
+    }
+    join(&lab, ("near", "192.0.2.1/24"), ("far", "192.0.2.2/24"));
+    let mut host = Host::start_with(BridgeTuning::default(), 2);
+    let own = [[2, 0, 0, 0, 0, 0x0a], [2, 0, 0, 0, 0, 0x0b]];
+    for (short, own) in ["one", "two"].into_iter().zip(own) {
+        host.tap(&lab, short, own, "10.0.0.1/24", MTU);
+    }
+    let overlay = host.overlay(&lab, "near", "192.0.2.1:4789", |_| {});
+    host.target(overlay, "192.0.2.2:4789");
+    let far = UdpSocket::from(socket(&lab, "192.0.2.2:4789"));
+    let guests = ["one", "two"].map(|short| Wire::open(&lab, short, "t0"));
+    let mut ports = BTreeSet::new();
+    until("both lanes send", || {
+        for (guest, from) in guests.iter().zip(own) {
+            guest.send(&frame(mac(FAR), from, &[], "out"));
+        }
+        while let Ok((_, from)) = far.recv_from(&mut [0; 2000]) {
+            ports.insert(from.port());
+        }
+        let lane = |port: u16| ports.range(port..port + 16).next().is_some();
+        lane(49_152) && lane(49_168)
+    });
+    let head = header::encode(vni(VNI));
+    for n in 0..64 {
+        let text = format!("number {n}");
+        let bytes = [&head[..], &frame(own[0], mac(FAR), &[], &text)].concat();
+        datagram(&socket(&lab, "192.0.2.2:0"), &bytes, 0, 0);
+    }
+    let mut came = Vec::new();
+    until("all have come", || {
+        let frames = std::iter::from_fn(|| guests[0].receive());
+        let texts = frames.filter_map(|frame| frame.text());
+        came.extend(texts.filter(|text| text.starts_with("number")));
+        came.len() >= 64
+    });
+    came.sort();
+    came.dedup();
+    assert_eq!(came.len(), 64, "one came twice");
 }

@@ -45,7 +45,7 @@ pub fn join(lab: &Lab, (a, at_a): (&str, &str), (b, at_b): (&str, &str)) {
     }
 }
 
-/// A data plane of one worker.
+/// A data plane.
 pub struct Host {
     pub plane: DataPlane,
     pub bridge: u16,
@@ -54,12 +54,13 @@ pub struct Host {
 
 impl Host {
     pub fn start() -> Host {
-        Host::start_with(BridgeTuning::default())
+        Host::start_with(BridgeTuning::default(), 1)
     }
 
-    pub fn start_with(tuning: BridgeTuning) -> Host {
+    /// With a bridge of its own kind, and so many workers.
+    pub fn start_with(tuning: BridgeTuning, workers: usize) -> Host {
         let options = DataPlaneOptions {
-            workers: vec![None],
+            workers: vec![None; workers],
             members_max: 256,
         };
         let mut plane = DataPlane::start(&options).expect("a worker");
@@ -122,7 +123,7 @@ impl Host {
         local: &str,
         change: impl FnOnce(&mut OverlayTuning),
     ) -> u16 {
-        let vtep = vtep(lab, short, local);
+        let vtep = vtep(lab, short, local, self.plane.workers().len() as u16);
         let mut tuning = OverlayTuning {
             vtep,
             vnis: vec![(0, vni(VNI))],
@@ -157,7 +158,7 @@ pub fn target(to: &str) -> TargetTuning {
     }
 }
 
-pub fn vtep(lab: &Lab, short: &str, local: &str) -> Arc<Vtep> {
+pub fn vtep(lab: &Lab, short: &str, local: &str, workers: u16) -> Arc<Vtep> {
     let local: SocketAddr = local.parse().expect("an address");
     let conf = VtepConf {
         local,
@@ -165,6 +166,6 @@ pub fn vtep(lab: &Lab, short: &str, local: &str) -> Arc<Vtep> {
         tos: Tos::Inherit,
         ports: 16,
     };
-    lab.within(short, || Vtep::open(&conf, 1))
+    lab.within(short, || Vtep::open(&conf, workers))
         .expect("an endpoint")
 }

@@ -451,6 +451,9 @@ impl OverlaySettings {
         if let Some(missing) = search.required().filter(|property| is_missing(property)) {
             return Err((missing, format!("search={search} needs it")));
         }
+        if self.group.is_some_and(|group| !group.is_multicast()) {
+            return Err(("learn/group", "is no multicast address".into()));
+        }
         let v4 = self.listen.is_some_and(|listen| listen.is_ipv4());
         let targets = self
             .direct
@@ -630,6 +633,14 @@ mod tests {
             "vxlan/listen-ip",
             "version of IP",
         );
+        let group = json!({"search": "learn", "properties": {
+            "direct/dest-ip": null, "learn/group": "192.0.2.9"}});
+        let found = with(vec![overlay("ov0", group)], json!([]));
+        let (at, why) = (
+            "overlays.ov0.properties.learn/group",
+            "is no multicast address",
+        );
+        assert_eq!(found, [(at.into(), why.into())]);
         let plain = json!([{"name": "br0", "properties": {"vlan-filtering": false}}]);
         let found = with(
             vec![

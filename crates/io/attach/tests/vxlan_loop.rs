@@ -48,7 +48,7 @@ impl Loop {
         let network = Network {
             overlay: OVERLAY,
             mtu: MTU,
-            is_open: false,
+            strangers: None,
         };
         vtep.set_tables(Tables::new([(vni, network)], [((vni, local.ip()), PLACE)]));
         let target = Target::new(vtep.clone(), TargetConf { to: local, vni });

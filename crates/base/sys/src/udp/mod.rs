@@ -9,11 +9,11 @@
 pub mod error;
 pub mod messages;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
 
 use crate::sockopt;
 use crate::vectored::last_errno;
@@ -100,6 +100,65 @@ pub fn set_hops(socket: impl AsFd, is_v6: bool, hops: u8) -> Result<(), Errno> {
     };
     let mut options = options.iter();
     options.try_for_each(|option| sockopt::set_int(&socket, level, *option, hops.into()))
+}
+
+/// Has a socket get what is sent to a group on a link.
+///
+/// # Errors
+/// `EADDRINUSE` if it does already, `ENODEV` if there is no such link, and what else setsockopt(2) says.
+pub fn join(socket: impl AsFd, group: IpAddr, link: u32) -> Result<(), Errno> {
+    match group {
+        // struct ip_mreqn: the group, no local address, the link.
+        IpAddr::V4(group) => {
+            let mut request = [0; 12];
+            request[..4].copy_from_slice(&group.octets());
+            request[8..].copy_from_slice(&link.to_ne_bytes());
+            sockopt::set_bytes(socket, libc::SOL_IP, libc::IP_ADD_MEMBERSHIP, &request)
+        }
+        // struct ipv6_mreq: the group, the link.
+        IpAddr::V6(group) => {
+            let mut request = [0; 20];
+            request[..16].copy_from_slice(&group.octets());
+            request[16..].copy_from_slice(&link.to_ne_bytes());
+            sockopt::set_bytes(socket, libc::SOL_IPV6, libc::IPV6_ADD_MEMBERSHIP, &request)
+        }
+    }
+}
+
+/// Sets the link on which an IPv6 socket sends to groups. An IPv4 socket sends on the link of the address that it is bound to.
+///
+/// # Errors
+/// `ENODEV` if there is no such link, and what else setsockopt(2) says.
+pub fn set_group_link(socket: impl AsFd, link: u32) -> Result<(), Errno> {
+    let link = link as i32;
+    sockopt::set_int(socket, libc::SOL_IPV6, libc::IPV6_MULTICAST_IF, link)
+}
+
+/// What is sent to groups does not come back to this host.
+///
+/// # Errors
+/// As setsockopt(2).
+pub fn forbid_echo(socket: impl AsFd, is_v6: bool) -> Result<(), Errno> {
+    let (level, option) = match is_v6 {
+        false => (libc::SOL_IP, libc::IP_MULTICAST_LOOP),
+        true => (libc::SOL_IPV6, libc::IPV6_MULTICAST_LOOP),
+    };
+    sockopt::set_int(socket, level, option, 0)
+}
+
+/// The MTU of the path to an address in bytes, as the kernel knows it now. The socket is connected to the address by this.
+///
+/// # Errors
+/// As connect(2): `ENETUNREACH` without a route, and where the host does not have the IPv4 address that the socket is bound to.
+pub fn path_mtu(socket: impl AsFd, to: SocketAddr) -> Result<u32, Errno> {
+    connect(&socket, &to)?;
+    let (level, option) = match to {
+        SocketAddr::V4(_) => (libc::SOL_IP, libc::IP_MTU),
+        SocketAddr::V6(_) => (libc::SOL_IPV6, libc::IPV6_MTU),
+    };
+    let mut bytes = [0; 4];
+    sockopt::get_bytes(socket, level, option, &mut bytes)?;
+    Ok(u32::from_ne_bytes(bytes))
 }
 
 /// Never fragments what is sent: what is too long for the path is `EMSGSIZE`.

@@ -18,6 +18,9 @@
 //! ([`windlass_overlay::ports`]). Checksums are complete in the tunnel, whatever the sender left to be
 //! done, and large segments are cut without a copy.
 //!
+//! Where a multicast group stands in the place of remote endpoints, the datagrams of a network that come from no target are the
+//! group's target's: a [`Group`] receives what is sent to it.
+//!
 //! A burst is of one source in one network: [`VtepRx`] sets [`Heads::from`](windlass_frame::Heads::from) to the place of the
 //! target that sent it, or of the overlay if no target did.
 //!
@@ -30,6 +33,7 @@
 //! # Not done
 //! Geneve, AF_XDP underneath, offload of the inner segmentation to a device.
 
+mod group;
 mod outbox;
 mod rx;
 mod tables;
@@ -47,11 +51,13 @@ use windlass_nic::FlowHash;
 pub use windlass_overlay::ports::PORTS_MAX;
 use windlass_overlay::ports::{Flowlets, Load};
 use windlass_shm::{Section, Tails};
-use windlass_stats::{Counter, Padded};
+use windlass_stats::Padded;
+use windlass_sys::netns::NetnsRef;
 use windlass_sys::{Errno, udp};
 
 use crate::endpoint::Rings;
 use crate::port::{self, RxPort, Sent, Stop, TxCaps, TxPort};
+pub use group::Group;
 pub use rx::VtepRx;
 pub use tables::{Network, Tables};
 pub use target::{Target, TargetConf};
@@ -109,17 +115,13 @@ impl Trouble {
 /// One worker's sockets.
 #[derive(Debug)]
 struct Lane {
-    rx: OwnedFd,
+    rx: Arc<OwnedFd>,
     /// By source port.
     tx: Vec<OwnedFd>,
     /// Which of them a flow has.
     flowlets: Flowlets,
     /// Until when datagrams are sent one by one: the device cannot cut them.
     uncut: AtomicU64,
-    /// Datagrams that are not VXLAN.
-    headers: Counter,
-    /// Datagrams of networks that no overlay has.
-    strangers: Counter,
 }
 
 /// A tunnel endpoint (VTEP): an address and port that overlays share.
@@ -128,6 +130,14 @@ pub struct Vtep {
     conf: VtepConf,
     lanes: Box<[Padded<Lane>]>,
     flows: FlowHash,
+    /// The namespace of its sockets.
+    namespace: NetnsRef,
+    /// What paths are asked with.
+    probe: OwnedFd,
+    /// Datagrams that are not VXLAN.
+    headers: AtomicU64,
+    /// Datagrams of networks that no overlay has.
+    unknown: AtomicU64,
     tables: Mutex<Arc<Tables>>,
     /// Raised with each change of `tables`, behind it.
     version: AtomicU64,
@@ -145,6 +155,10 @@ impl Vtep {
             conf: *conf,
             lanes: lanes.collect::<Result<_, Errno>>()?,
             flows: FlowHash::new([random(), random()]),
+            namespace: NetnsRef::current().map_err(io::Error::other)?,
+            probe: Lane::sender(conf, 0)?,
+            headers: AtomicU64::new(0),
+            unknown: AtomicU64::new(0),
             tables: Mutex::default(),
             version: AtomicU64::new(1),
             troubles: Mutex::default(),
@@ -158,9 +172,13 @@ impl Vtep {
 
     /// The rings: a receive half for each lane. What is sent is sent to targets.
     pub fn rings(self: &Arc<Vtep>) -> Rings {
-        let one = |lane| Box::new(VtepRx::new(self.clone(), lane)) as Box<dyn RxPort>;
+        self.receiving(self.lanes.iter().map(|lane| lane.rx.clone()))
+    }
+
+    fn receiving(self: &Arc<Vtep>, sockets: impl Iterator<Item = Arc<OwnedFd>>) -> Rings {
+        let one = |socket| Box::new(VtepRx::new(self.clone(), socket)) as Box<dyn RxPort>;
         Rings {
-            rx: (0..self.lanes.len()).map(one).collect(),
+            rx: sockets.map(one).collect(),
             tx: Arc::new(Nowhere),
         }
     }
@@ -173,11 +191,15 @@ impl Vtep {
 
     /// Datagrams that belong to no overlay: not VXLAN, and of networks that none has.
     pub fn refused(&self) -> [u64; 2] {
-        let sum = |count: fn(&Lane) -> &Counter| {
-            let lanes = self.lanes.iter();
-            lanes.map(|lane| count(lane).get()).sum()
-        };
-        [sum(|lane| &lane.headers), sum(|lane| &lane.strangers)]
+        [&self.headers, &self.unknown].map(|count| count.load(Ordering::Relaxed))
+    }
+
+    /// The MTU of the path to an address in bytes, as the kernel knows it now.
+    ///
+    /// # Errors
+    /// As [`udp::path_mtu`].
+    pub fn path_mtu(&self, to: IpAddr) -> Result<u32, Errno> {
+        udp::path_mtu(&self.probe, SocketAddr::new(to, self.conf.local.port()))
     }
 
     /// Whether datagrams are sent one by one at the moment, because a device cannot cut them.
@@ -275,32 +297,38 @@ impl TxPort for Nowhere {
 
 impl Lane {
     fn open(conf: &VtepConf, lane: u16) -> Result<Lane, Errno> {
-        let is_v6 = conf.local.is_ipv6();
-        let rx = udp::open(conf.local, true)?;
-        udp::set_merged(&rx, true)?;
-        udp::set_tos_told(&rx, is_v6)?;
-        udp::set_buffers(&rx, SOCKET_BYTES)?;
         let tx = (0..u16::from(conf.ports.clamp(1, PORTS_MAX))).map(|k| {
             let first = PORTS_FROM.saturating_add(lane.saturating_mul(PORTS_MAX.into()));
             let port = first.saturating_add(k);
-            let from = |port| udp::open(SocketAddr::new(conf.local.ip(), port), false);
             // Somebody may have it: any other does as well.
-            let socket = from(port).or_else(|_| from(0))?;
-            udp::refuse_all(&socket)?;
-            udp::set_hops(&socket, is_v6, conf.ttl)?;
-            udp::forbid_fragments(&socket, is_v6)?;
-            udp::error::keep(&socket, is_v6)?;
-            udp::set_buffers(&socket, SOCKET_BYTES)?;
-            Ok(socket)
+            Lane::sender(conf, port).or_else(|_| Lane::sender(conf, 0))
         });
         Ok(Lane {
-            rx,
+            rx: Lane::receiver(conf.local)?,
             tx: tx.collect::<Result<_, Errno>>()?,
             flowlets: Flowlets::default(),
             uncut: AtomicU64::new(0),
-            headers: Counter::new(),
-            strangers: Counter::new(),
         })
+    }
+
+    fn receiver(local: SocketAddr) -> Result<Arc<OwnedFd>, Errno> {
+        let socket = udp::open(local, true)?;
+        udp::set_merged(&socket, true)?;
+        udp::set_tos_told(&socket, local.is_ipv6())?;
+        udp::set_buffers(&socket, SOCKET_BYTES)?;
+        Ok(Arc::new(socket))
+    }
+
+    fn sender(conf: &VtepConf, port: u16) -> Result<OwnedFd, Errno> {
+        let is_v6 = conf.local.is_ipv6();
+        let socket = udp::open(SocketAddr::new(conf.local.ip(), port), false)?;
+        udp::refuse_all(&socket)?;
+        udp::set_hops(&socket, is_v6, conf.ttl)?;
+        udp::forbid_echo(&socket, is_v6)?;
+        udp::forbid_fragments(&socket, is_v6)?;
+        udp::error::keep(&socket, is_v6)?;
+        udp::set_buffers(&socket, SOCKET_BYTES)?;
+        Ok(socket)
     }
 
     fn is_uncut(&self, now: Tick) -> bool {

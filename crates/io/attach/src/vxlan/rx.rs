@@ -1,4 +1,4 @@
-//! The receive half of a tunnel endpoint: one worker's socket.
+//! The receive half of a tunnel endpoint: one worker's socket, or that of a multicast group.
 //!
 //! # Life of a datagram
 //! ```text
@@ -22,21 +22,21 @@
 )]
 
 use std::net::IpAddr;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::Ordering;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 
 use windlass_frame::{BURST, Claim, HEADROOM, Heads, RxId, SNAP, Verdict};
 use windlass_overlay::merge::{Train, half_done};
 use windlass_overlay::{Vni, ecn, header};
 use windlass_shm::{Foreign, Section, Tails};
-use windlass_stats::{Counter, Drop};
+use windlass_stats::Drop;
 use windlass_sys::Errno;
 use windlass_sys::udp::messages::{RECEIVED_MAX, Received, receive};
 use windlass_wire::{Kind, Layers, parse};
 
+use super::Vtep;
 use super::tables::{Network, Tables};
-use super::{Lane, Vtep};
 use crate::port::{Armed, Limit, Loan, More, RxPort};
 
 /// Bytes that one message may have.
@@ -46,10 +46,10 @@ const ETHERNET: usize = 14;
 /// Receptions in one visit that give no frame.
 const EMPTY_MAX: usize = 4;
 
-/// The receive half of one lane.
+/// What comes to one socket.
 pub struct VtepRx {
     vtep: Arc<Vtep>,
-    lane: usize,
+    socket: Arc<OwnedFd>,
     tables: Arc<Tables>,
     version: u64,
     space: Box<[u8]>,
@@ -80,10 +80,10 @@ struct Inner<'a> {
 }
 
 impl VtepRx {
-    pub(super) fn new(vtep: Arc<Vtep>, lane: usize) -> VtepRx {
+    pub(super) fn new(vtep: Arc<Vtep>, socket: Arc<OwnedFd>) -> VtepRx {
         VtepRx {
             vtep,
-            lane,
+            socket,
             tables: Arc::default(),
             version: 0,
             space: vec![0; EACH.saturating_mul(RECEIVED_MAX)].into_boxed_slice(),
@@ -92,10 +92,6 @@ impl VtepRx {
             at: 0,
             offset: 0,
         }
-    }
-
-    fn lane(&self) -> Option<&Lane> {
-        self.vtep.lanes.get(self.lane).map(|lane| &**lane)
     }
 
     /// Takes new tables, if there are some.
@@ -112,10 +108,7 @@ impl VtepRx {
     /// Receives messages; none is left of those before. How many, or what else there is.
     fn fetch(&mut self) -> Result<usize, More> {
         (self.count, self.at, self.offset) = (0, 0, 0);
-        let Some(lane) = self.vtep.lanes.get(self.lane) else {
-            return Err(More::Dead);
-        };
-        match receive(&lane.rx, &mut self.space, EACH, &mut self.received) {
+        match receive(&self.socket, &mut self.space, EACH, &mut self.received) {
             Ok(count) => {
                 self.count = count;
                 Ok(count)
@@ -143,7 +136,7 @@ impl VtepRx {
         let space = self.space.get(begin..).unwrap_or(&[]);
         let all = space.get(..message.len).unwrap_or(&[]);
         if message.is_cut {
-            self.count(|lane| &lane.headers);
+            Self::count(&self.vtep.headers);
             return true;
         }
         let mut offset = self.offset;
@@ -202,22 +195,20 @@ impl VtepRx {
         last: Option<Origin>,
     ) -> Option<(Origin, &'a [u8])> {
         let Some((vni, frame)) = read(datagram) else {
-            self.count(|lane| &lane.headers);
+            Self::count(&self.vtep.headers);
             return None;
         };
         let known = last.filter(|last| last.vni == vni);
         let Some(origin) = known.or_else(|| self.origin(vni, from)) else {
-            self.count(|lane| &lane.strangers);
+            Self::count(&self.vtep.unknown);
             return None;
         };
         Some((origin, frame))
     }
 
     #[cold]
-    fn count(&self, counter: fn(&Lane) -> &Counter) {
-        if let Some(lane) = self.lane() {
-            counter(lane).add(1);
-        }
+    fn count(counter: &AtomicU64) {
+        counter.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Where datagrams of a network come from; `None` if no overlay has it.
@@ -227,9 +218,9 @@ impl VtepRx {
         let is_own = from == self.vtep.conf.local.ip();
         Some(Origin {
             vni,
-            place: target.unwrap_or(network.overlay),
+            place: target.or(network.strangers).unwrap_or(network.overlay),
             mtu: network.mtu,
-            is_refused: target.is_none() && (!network.is_open || is_own),
+            is_refused: target.is_none() && (network.strangers.is_none() || is_own),
         })
     }
 }
@@ -429,7 +420,7 @@ impl RxPort for VtepRx {
     fn disarm(&mut self, _section: &Section<'_>) {}
 
     fn wake(&self) -> Option<BorrowedFd<'_>> {
-        self.lane().map(|lane| lane.rx.as_fd())
+        Some(self.socket.as_fd())
     }
 
     fn polls_memory(&self) -> bool {

@@ -12,8 +12,8 @@ pub struct Network {
     pub overlay: u16,
     /// Longest inner packet, in bytes behind the link header.
     pub mtu: u16,
-    /// Datagrams are taken from any address.
-    pub is_open: bool,
+    /// The place of those that are no target; none: their datagrams are refused.
+    pub strangers: Option<u16>,
 }
 
 /// What a tunnel endpoint knows.

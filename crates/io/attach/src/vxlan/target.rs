@@ -203,6 +203,8 @@ fn reason(errno: Errno) -> Drop {
         | Errno::NETDOWN
         | Errno::CONNREFUSED
         | Errno::ADDRNOTAVAIL
+        // Without the endpoint's IPv4 address, before Linux 6.
+        | Errno::INVAL
         | Errno::NODEV => Drop::UnderlayUnreachable,
         _ => Drop::KernelRefused,
     }
@@ -297,6 +299,7 @@ mod tests {
             (Errno::FAULT, Drop::PeerFault),
             (Errno::HOSTUNREACH, Drop::UnderlayUnreachable),
             (Errno::ADDRNOTAVAIL, Drop::UnderlayUnreachable),
+            (Errno::INVAL, Drop::UnderlayUnreachable),
             (Errno::PERM, Drop::KernelRefused),
         ];
         for (errno, expected) in reasons {

@@ -1,10 +1,10 @@
 //! Overlays: members of a bridge whose frames go through tunnels, and their targets.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use windlass_attach::vxlan::{Network, Tables, Target, TargetConf, Trouble, Vtep};
+use windlass_attach::vxlan::{Group, Network, Tables, Target, TargetConf, Trouble, Vtep};
 use windlass_bridge::fdb::{AddError, EntryFlags, FdbWriter, Key};
 use windlass_bridge::member::MemberConf;
 use windlass_bridge::pace::Paces;
@@ -12,8 +12,11 @@ use windlass_bridge::vlan::VlanMap;
 use windlass_frame::{Tick, TxId};
 use windlass_overlay::Vni;
 
-use super::{DataPlane, DataPlaneError, MemberTuning, now};
+use super::{DataPlane, DataPlaneError, MemberTuning};
 use crate::grace::QsbrGrace;
+use paths::Path;
+
+mod paths;
 
 /// The first place of a target: members have the numbers below.
 pub const TARGETS: u16 = 4096;
@@ -29,8 +32,6 @@ const PLACES_AT_ONCE: u32 = 256;
 const PUSHED_AT_ONCE: usize = 512;
 /// Rounds in which entries may wait for erased slots to have rested.
 const RESTS: usize = 1000;
-/// For how long a trouble is told after it was last heard of.
-const TROUBLE_NS: u64 = 60_000_000_000;
 
 /// What becomes of unicast frames whose destination is not known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -128,16 +129,28 @@ struct DraftTarget {
     tuning: TargetTuning,
     port: Arc<Target>,
     paces: Arc<Paces>,
+    /// Longest inner packet that the path takes, where that is less than the target was given.
+    path_mtu: Option<u16>,
     is_leaving: bool,
 }
 
-/// A tunnel endpoint whose rings the workers have.
+impl DraftTarget {
+    /// The group that it is.
+    fn group(&self) -> Option<IpAddr> {
+        Some(self.tuning.to.ip()).filter(IpAddr::is_multicast)
+    }
+}
+
+/// A tunnel endpoint, or a group that it is in, whose rings the workers have.
 struct DraftVtep {
     vtep: Arc<Vtep>,
+    group: Option<Group>,
     /// The member that its rings are of: one of no bridge.
     member: u16,
     /// What was said of its datagrams, and when.
     troubles: Vec<(Trouble, Tick)>,
+    /// Those that are shorter than their targets were given.
+    paths: BTreeMap<IpAddr, Path>,
 }
 
 /// All overlays of a data plane.
@@ -187,7 +200,12 @@ impl Overlays {
                 macs: Arc::default(),
                 pvid: vid.filter(|_| !is_kept),
                 tagged: VlanMap::of(vid.filter(|_| is_kept)),
-                mtu: target.tuning.mtu.min(tuning.mtu).into(),
+                mtu: target
+                    .path_mtu
+                    .unwrap_or(u16::MAX)
+                    .min(target.tuning.mtu)
+                    .min(tuning.mtu)
+                    .into(),
                 frame_max: conf.frame_max,
                 learn: tuning.learn,
                 state: conf.state,
@@ -219,19 +237,30 @@ impl Overlays {
         if !std::mem::take(&mut self.is_changed) {
             return;
         }
-        for DraftVtep { vtep, .. } in &self.vteps {
+        let endpoints = self.vteps.iter().filter(|v| v.group.is_none());
+        for DraftVtep { vtep, .. } in endpoints {
             let its = |o: &DraftOverlay| Arc::ptr_eq(&o.tuning.vtep, vtep);
             let here = self
                 .overlays
                 .iter()
                 .filter(|(_, o)| !o.is_leaving && its(o));
+            let groups = self.targets().filter(|(_, t, _)| t.group().is_some());
+            let groups: BTreeMap<(u16, Vni), u16> = groups
+                .map(|(place, t, _)| ((t.overlay, t.tuning.vni), place))
+                .collect();
             let networks = here.flat_map(|(overlay, o)| {
-                let network = Network {
-                    overlay: *overlay,
-                    mtu: o.tuning.mtu,
-                    is_open: o.tuning.source_check == SourceCheck::Open && o.tuning.vnis.len() == 1,
-                };
-                o.tuning.vnis.iter().map(move |(_, vni)| (*vni, network))
+                let is_open =
+                    o.tuning.source_check == SourceCheck::Open && o.tuning.vnis.len() == 1;
+                let (groups, own) = (&groups, is_open.then_some(*overlay));
+                o.tuning.vnis.iter().map(move |(_, vni)| {
+                    let group = groups.get(&(*overlay, *vni)).copied();
+                    let network = Network {
+                        overlay: *overlay,
+                        mtu: o.tuning.mtu,
+                        strangers: group.or(own),
+                    };
+                    (*vni, network)
+                })
             });
             let targets = self.targets().filter(|(.., o)| its(o));
             let sources = targets.map(|(place, target, _)| {
@@ -367,6 +396,7 @@ impl DataPlane {
         for target in its.filter(|target| target.overlay == overlay) {
             let conf = target.tuning.conf();
             target.port = Arc::new(target.port.moved(tuning.vtep.clone(), conf));
+            target.path_mtu = None;
         }
         self.overlays.is_changed = true;
         self.settle_vteps()?;
@@ -401,6 +431,7 @@ impl DataPlane {
             tuning: target,
             port,
             paces: Arc::default(),
+            path_mtu: None,
             is_leaving: false,
         };
         match free {
@@ -408,6 +439,7 @@ impl DataPlane {
             None => self.overlays.targets.push(Some(draft)),
         }
         self.overlays.is_changed = true;
+        self.settle_groups();
         self.publish_batch();
         Ok(place)
     }
@@ -426,9 +458,10 @@ impl DataPlane {
         let vtep = its.tuning.vtep.clone();
         if let Some(draft) = self.overlays.target(place) {
             draft.port = Arc::new(draft.port.moved(vtep, target.conf()));
-            draft.tuning = target;
+            (draft.tuning, draft.path_mtu) = (target, None);
         }
         self.overlays.is_changed = true;
+        self.settle_groups();
         self.publish_batch();
         Ok(())
     }
@@ -458,6 +491,7 @@ impl DataPlane {
         // And what was learned meanwhile.
         self.flush_places(&on)?;
         self.overlays.forget(&[], places.iter().copied());
+        self.settle_groups();
         Ok(())
     }
 
@@ -527,35 +561,57 @@ impl DataPlane {
         Ok(())
     }
 
-    /// Workers have the rings of endpoints that some overlay uses, and of no other.
+    /// Workers have the rings of endpoints that some overlay uses, of the groups that some target is, and of no other. A group that cannot
+    /// be joined now is left out.
     pub(super) fn settle_vteps(&mut self) -> Result<(), DataPlaneError> {
-        let used: Vec<Arc<Vtep>> = {
+        let mut used: Vec<(Arc<Vtep>, Option<IpAddr>)> = {
             let overlays = self.overlays.overlays.values();
             let used = overlays.filter(|o| !o.is_leaving);
-            used.map(|o| o.tuning.vtep.clone()).collect()
+            used.map(|o| (o.tuning.vtep.clone(), None)).collect()
         };
-        let is_used = |vtep: &Arc<Vtep>| used.iter().any(|u| Arc::ptr_eq(u, vtep));
-        while let Some(at) = self.overlays.vteps.iter().position(|v| !is_used(&v.vtep)) {
-            let member = self.overlays.vteps[at].member;
-            self.detach(member)?;
-            self.members[usize::from(member)] = None;
-            Arc::make_mut(&mut self.placement).forget(member);
-            self.overlays.vteps.remove(at);
+        let targets = self.overlays.targets();
+        used.extend(
+            targets.filter_map(|(_, t, o)| Some((o.tuning.vtep.clone(), Some(t.group()?)))),
+        );
+        let is = |known: &DraftVtep, (vtep, group): &(Arc<Vtep>, Option<IpAddr>)| {
+            Arc::ptr_eq(&known.vtep, vtep) && known.group.as_ref().map(Group::address) == *group
+        };
+        let is_used = |known: &DraftVtep| used.iter().any(|used| is(known, used));
+        while let Some(at) = self.overlays.vteps.iter().position(|v| !is_used(v)) {
+            self.remove_vtep(at)?;
         }
-        for vtep in used {
-            let mut known = self.overlays.vteps.iter();
-            if known.any(|v| Arc::ptr_eq(&v.vtep, &vtep)) {
+        for used in used {
+            if self.overlays.vteps.iter().any(|known| is(known, &used)) {
                 continue;
             }
+            let (vtep, group) = used;
+            let group = match group.map(|group| Group::join(vtep.clone(), group)) {
+                Some(Ok(group)) => Some(group),
+                Some(Err(_)) => continue,
+                None => None,
+            };
+            let rings = group.as_ref().map_or_else(|| vtep.rings(), Group::rings);
             let conf = quiet(MemberConf::new(TxId(0), 0));
             let member = self.insert_member(NO_BRIDGE, conf, MemberTuning::default())?;
-            self.attach(member, vtep.rings())?;
+            self.attach(member, rings)?;
             self.overlays.vteps.push(DraftVtep {
                 vtep,
+                group,
                 member,
                 troubles: Vec::new(),
+                paths: BTreeMap::new(),
             });
         }
+        Ok(())
+    }
+
+    /// Takes the rings of an endpoint or a group from the workers.
+    fn remove_vtep(&mut self, at: usize) -> Result<(), DataPlaneError> {
+        let member = self.overlays.vteps[at].member;
+        self.detach(member)?;
+        self.members[usize::from(member)] = None;
+        Arc::make_mut(&mut self.placement).forget(member);
+        self.overlays.vteps.remove(at);
         Ok(())
     }
 
@@ -569,38 +625,6 @@ impl DataPlane {
             tx_frames,
             tx_bytes,
         }
-    }
-
-    /// How each tunnel endpoint in use is.
-    pub fn vtep_states(&mut self) -> Vec<VtepState> {
-        let now = now();
-        let overlays = &self.overlays.overlays;
-        let states = self.overlays.vteps.iter_mut().map(|draft| {
-            let vtep = &draft.vtep;
-            for trouble in vtep.take_troubles() {
-                draft.troubles.retain(|(known, _)| !known.is_like(&trouble));
-                draft.troubles.push((trouble, now));
-            }
-            draft.troubles.retain(|(_, at)| now.since(*at) < TROUBLE_NS);
-            let mut troubles: Vec<_> = draft.troubles.iter().map(|(t, _)| told(t)).collect();
-            if vtep.is_uncut(now) {
-                troubles.push(
-                    "the device cannot cut datagrams: each is sent in a call of its own".into(),
-                );
-            }
-            let [headers, strangers] = vtep.refused();
-            let its = overlays
-                .iter()
-                .filter(|(_, o)| Arc::ptr_eq(&o.tuning.vtep, vtep));
-            VtepState {
-                local: vtep.conf().local,
-                overlays: its.map(|(id, _)| *id).collect(),
-                troubles,
-                headers,
-                strangers,
-            }
-        });
-        states.collect()
     }
 }
 
@@ -631,14 +655,5 @@ fn push(
             writer.delete(key);
             Ok(())
         }
-    }
-}
-
-/// A trouble as a sentence.
-fn told(trouble: &Trouble) -> String {
-    let Trouble { to, errno, mtu } = trouble;
-    match *mtu {
-        0 => format!("{to}: {}", std::io::Error::from(*errno)),
-        mtu => format!("{to}: the path takes packets of {mtu} bytes"),
     }
 }

@@ -14,7 +14,7 @@
 //!
 //! # Failure modes
 //! An underlay address that is missing is looked for every second. The member is there meanwhile, without a tunnel: frames for it are
-//! dropped as `not-ready`.
+//! dropped as `not-ready`. What paths take is followed every second, too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -44,8 +44,8 @@ use crate::backend::{BackendError, OverlayCounts};
 use crate::dataplane::translate::{self, mac_word};
 use crate::lookup::LookupKind;
 
-/// Time from one try to open a tunnel endpoint to the next.
-const RETRY: Duration = Duration::from_secs(1);
+/// Time from one look at tunnel endpoints to the next.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// A remote host in one network: its place is a target of the data plane.
 type TargetKey = (u32, SocketAddr);
@@ -357,19 +357,21 @@ impl Ports {
         }
     }
 
-    /// When a tunnel endpoint that is missing is looked for again.
+    /// When tunnel endpoints are looked at again.
     pub(super) fn overlays_due(&self) -> Option<Instant> {
-        let mut overlays = self.members.overlays();
-        let waits = overlays.any(|(_, _, overlay)| overlay.vtep.is_none());
-        waits.then(|| self.overlays_at + RETRY)
+        let is_any = self.members.overlays().next().is_some();
+        is_any.then(|| self.overlays_at + LOOK)
     }
 
-    /// Looks for tunnel endpoints that are missing.
+    /// Looks for tunnel endpoints that are missing, and at the paths of the others.
     pub(super) fn run_overlays(&mut self) {
         if self.overlays_due().is_none_or(|at| Instant::now() < at) {
             return;
         }
         self.overlays_at = Instant::now();
+        if let Err(error) = self.plane.follow_paths() {
+            tracing::error!("paths of overlays: {error}");
+        }
         let waiting = self.members.overlays();
         let waiting = waiting.filter(|(_, _, overlay)| overlay.vtep.is_none());
         let waiting: Vec<Name> = waiting.map(|(name, ..)| name.clone()).collect();
