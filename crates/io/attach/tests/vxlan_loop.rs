@@ -1,140 +1,19 @@
 //! A tunnel endpoint that is its own target, over loopback: what leaves comes back, to the byte, and nothing that comes breaks it.
 
-use std::collections::BTreeSet;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::sync::Arc;
+mod looped;
 
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
+
+use looped::Loop;
 use proptest::collection::vec;
 use proptest::prelude::*;
-use windlass_attach::port::{Lane, Limit, More, RxPort, TxCaps, TxPort};
-use windlass_attach::soft;
-use windlass_attach::vxlan::{Network, PORTS_MAX, Tables, Target, TargetConf, Tos, Vtep, VtepConf};
-use windlass_frame::{BURST, Claim, HEADROOM, Heads, Pick, RxId, SNAP, Tick, Verdict};
+use windlass_attach::vxlan::{Target, TargetConf};
+use windlass_frame::{BURST, Claim, Tick};
 use windlass_overlay::{Vni, header};
-use windlass_shm::{Foreign, SegStore, Tails};
-use windlass_sync::qsbr::{Domain, Worker};
 use windlass_wire::MacAddr;
 use windlass_wire::build::{self, Ends, Link, Tcp};
 use windlass_wire::checksum::{pseudo_v4, pseudo_v6};
-
-const OVERLAY: u16 = 7;
-const PLACE: u16 = 4096;
-const MTU: u16 = 1450;
-
-/// The endpoint, its receive half, and the worker that has them.
-struct Loop {
-    target: Target,
-    rx: Box<dyn RxPort>,
-    vtep: Arc<Vtep>,
-    local: SocketAddr,
-    now: Tick,
-    worker: Worker,
-    stores: [SegStore; 2],
-}
-
-impl Loop {
-    fn start() -> Loop {
-        let free = UdpSocket::bind("127.0.0.1:0").expect("a port");
-        let local = free.local_addr().expect("an address");
-        drop(free);
-        let conf = VtepConf {
-            local,
-            ttl: 64,
-            tos: Tos::Inherit,
-            ports: PORTS_MAX,
-        };
-        let vtep = Vtep::open(&conf, 1).expect("an endpoint");
-        let vni = Vni::new(9).expect("24 bits");
-        let network = Network {
-            overlay: OVERLAY,
-            mtu: MTU,
-            strangers: None,
-        };
-        vtep.set_tables(Tables::new([(vni, network)], [((vni, local.ip()), PLACE)]));
-        let target = Target::new(vtep.clone(), TargetConf { to: local, vni });
-        Loop {
-            target,
-            rx: vtep.rings().rx.remove(0),
-            vtep,
-            local,
-            now: Tick(1),
-            worker: Domain::new(1).register(),
-            stores: Default::default(),
-        }
-    }
-
-    /// Sends frames with their claims, in bursts; gives what they are when they are finished.
-    fn send(&mut self, frames: &[(Vec<u8>, Claim)]) -> Vec<Vec<u8>> {
-        let lane = Lane {
-            worker: 0,
-            workers: 1,
-        };
-        let mut finished = Vec::new();
-        for burst in frames.chunks(BURST) {
-            let section = self.worker.section();
-            let mut heads = Heads::boxed();
-            heads.clear(RxId(1), self.now);
-            let mut tails = Tails::bind(&mut self.stores[0], &section);
-            for (i, (frame, claim)) in burst.iter().enumerate() {
-                let (start, rest) = frame.split_at(frame.len().min(SNAP));
-                heads.snap[i].0[HEADROOM..HEADROOM + start.len()].copy_from_slice(start);
-                heads.admit(i, frame.len() as u32, *claim);
-                let (a, b) = rest.split_at(rest.len() / 3);
-                assert!(tails.push(i, Foreign::private(a)) && tails.push(i, Foreign::private(b)));
-            }
-            heads.n = burst.len();
-            windlass_nic::leave(&mut heads, &mut tails);
-            let picks: Vec<_> = (0..heads.n).map(|i| Pick::frame(i, false)).collect();
-            for pick in &picks {
-                assert_eq!(heads.verdict[pick.index()], Verdict::NONE);
-                finish(&heads, &tails, *pick, &mut finished);
-            }
-            let sent = self.target.tx_burst(&section, lane, &heads, &tails, &picks);
-            assert_eq!((sent.taken, sent.frames), (picks.len(), picks.len() as u64));
-        }
-        finished
-    }
-
-    /// All that has come, finished; and how many frames it was before.
-    fn receive(&mut self) -> (Vec<Vec<u8>>, usize) {
-        let (mut finished, mut frames) = (Vec::new(), 0);
-        loop {
-            let section = self.worker.section();
-            let mut heads = Heads::boxed();
-            heads.clear(RxId(0), Tick(1));
-            let mut tails = Tails::bind(&mut self.stores[1], &section);
-            let (loan, more) = self
-                .rx
-                .rx_burst(&section, &mut heads, &mut tails, Limit::FULL);
-            windlass_nic::leave(&mut heads, &mut tails);
-            assert!(heads.n <= BURST);
-            frames += heads.n;
-            for i in 0..heads.n {
-                assert_eq!(heads.from, RxId(PLACE));
-                let private = heads.private(i).len();
-                let rest: usize = tails.of(i).map(|piece| piece.len()).sum();
-                assert_eq!(private + rest, heads.meta[i].len as usize);
-                if heads.verdict[i] == Verdict::NONE {
-                    finish(&heads, &tails, Pick::frame(i, false), &mut finished);
-                }
-            }
-            let is_empty = heads.n == 0;
-            self.rx.release(&section, loan);
-            if is_empty && more == More::Drained {
-                return (finished, frames);
-            }
-        }
-    }
-}
-
-fn finish(heads: &Heads, tails: &Tails<'_>, pick: Pick, into: &mut Vec<Vec<u8>>) {
-    let caps = TxCaps::default();
-    let made = soft::finish(heads, tails, pick, caps, |frame| {
-        into.push(frame.to_vec());
-        true
-    });
-    made.expect("a frame");
-}
 
 /// A TCP segment, of which the sender has left `gso_size` and its checksum to be done.
 fn segment(is_v4: bool, payload: &[u8], seq: u32, gso_size: u16) -> (Vec<u8>, Claim) {
@@ -241,11 +120,19 @@ proptest! {
             train[at] ^= by;
         }
         train.truncate(cut % (train.len() + 1));
-        let socket = UdpSocket::bind((tunnel.local.ip(), 0)).expect("a port");
-        let segment = if train.len() / usize::from(size) < 64 { size } else { 0 };
-        windlass_sys::udp::set_segment_bytes(&socket, segment).expect("segments");
-        socket.send_to(&train, tunnel.local).expect("sent");
-        tunnel.receive();
+        tunnel.hear(&train, size);
+    }
+}
+
+/// Inputs of the fuzz target `vxlan`.
+#[test]
+fn corpus_replays() {
+    let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../fuzz/corpus/vxlan");
+    let files: Vec<_> = std::fs::read_dir(corpus).expect("the corpus").collect();
+    assert!(files.len() >= 4, "only {} corpus files", files.len());
+    for file in files {
+        let path = file.expect("a file").path();
+        looped::check(&std::fs::read(&path).expect("a file"));
     }
 }
 
