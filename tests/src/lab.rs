@@ -1,7 +1,7 @@
 //! A place for one test: namespaces, a directory, and what runs in them.
 
-use std::io;
-use std::net::UdpSocket;
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -191,6 +191,29 @@ impl Lab {
         let mut command = self.command(short, "ping");
         command.args(["-n", "-q", "-c", "1", "-W", &seconds.to_string(), to]);
         run(&mut command).code == 0
+    }
+
+    /// Sends so many bytes by TCP from one namespace to an address of another; they must come whole.
+    pub fn stream(&self, from: &str, (to, address): (&str, &str), bytes: usize) {
+        let listener = self.within(to, || TcpListener::bind((address, 0)));
+        let listener = listener.expect("a port");
+        let to = listener.local_addr().expect("an address");
+        let sent: Vec<u8> = (0..bytes).map(|i| (i % 251) as u8).collect();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let stream = self.within(from, || TcpStream::connect(to));
+                let mut stream = stream.expect("a connection");
+                stream.write_all(&sent).expect("sent");
+            });
+            let (mut stream, _) = uninterrupted(|| listener.accept()).expect("a connection");
+            stream.set_read_timeout(Some(PATIENCE)).expect("a time");
+            let mut got = Vec::new();
+            while uninterrupted(|| (&mut stream).take(1 << 20).read_to_end(&mut got))
+                .expect("bytes")
+                > 0
+            {}
+            assert!(got == sent, "{} of {}", got.len(), sent.len());
+        });
     }
 
     /// Sends a datagram every millisecond from one namespace to an address of another while `work` is done, and gives how many

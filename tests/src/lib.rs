@@ -32,10 +32,12 @@ mod broker;
 mod daemon;
 mod guest;
 mod lab;
+mod ovs;
 mod wire;
 
 pub use broker::Broker;
 pub use daemon::{Daemon, Done, program};
 pub use guest::{Console, Dhcp, Guest, Image, Libvirt, check_qemu};
 pub use lab::{Lab, Output, as_user, run, skip, uninterrupted, until, until_some};
+pub use ovs::Ovs;
 pub use wire::{Frame, MARK, Mac, Wire, frame, mac, vlan_tag};

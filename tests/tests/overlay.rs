@@ -2,9 +2,7 @@
 
 mod tunnel;
 
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::time::Duration;
+use std::net::Ipv4Addr;
 
 use windlass_bridge::fdb::Key;
 use windlass_bridge::member::MemberConf;
@@ -12,7 +10,7 @@ use windlass_bridge::vlan::VlanMap;
 use windlass_frame::TxId;
 use windlass_overlay::Vni;
 use windlass_stats::Drop;
-use windlass_tests::{Frame, Lab, Mac, Wire, frame, mac, run, uninterrupted, until};
+use windlass_tests::{Frame, Lab, Mac, Wire, frame, mac, run, until};
 use windlass_wire::MacAddr;
 use windlass_wire::build::{self, Ends, Link};
 use windlass_worker::DataPlaneError;
@@ -23,8 +21,6 @@ use tunnel::{Host, MTU, join, target, vni, word};
 
 /// Bytes of a stream.
 const BYTES: usize = 16 << 20;
-/// How long a stream may stand still.
-const PATIENCE: Duration = Duration::from_secs(20);
 const A: &str = "02:00:00:00:00:0a";
 
 /// A guest behind a TAP and the address of a kernel's VXLAN device, with two namespaces for the underlay.
@@ -68,8 +64,8 @@ fn tcp_passes_both_ways() {
             "-K", "to-near", "tx", offloads, "tso", offloads, "gso", offloads,
         ]);
         assert_eq!(run(&mut ethtool).code, 0);
-        stream(&lab, ("guest", "10.0.0.1"), "far");
-        stream(&lab, ("far", "10.0.0.2"), "guest");
+        lab.stream("far", ("guest", "10.0.0.1"), BYTES);
+        lab.stream("guest", ("far", "10.0.0.2"), BYTES);
     }
     let totals = host.plane.totals(overlay).expect("an overlay");
     assert!(
@@ -354,8 +350,8 @@ fn tunnels_pass_ipv6() {
     });
     host.target(overlay, "[2001:db8::2]:8472");
     assert!(lab.ping("guest", "10.0.0.2", 5));
-    stream(&lab, ("guest", "10.0.0.1"), "far");
-    stream(&lab, ("far", "10.0.0.2"), "guest");
+    lab.stream("far", ("guest", "10.0.0.1"), BYTES);
+    lab.stream("guest", ("far", "10.0.0.2"), BYTES);
 }
 
 fn enable_ipv6(lab: &Lab) {
@@ -538,7 +534,7 @@ fn a_guest_with_the_wrong_mtu_works() {
         "{told}"
     );
     lab.ip("guest", "route flush cache");
-    stream(&lab, ("far", "10.0.0.2"), "guest");
+    lab.stream("guest", ("far", "10.0.0.2"), BYTES);
     // Not more often than is allowed, however many are too long.
     let drops = |host: &Host| host.plane.drops(0).expect("a guest")[Drop::Mtu as usize];
     let own = |host: &Host| host.plane.totals(0).expect("a guest").egress.own_frames;
@@ -621,28 +617,4 @@ fn many_entries_are_pushed() {
         Err(DataPlaneError::NoTarget(_))
     ));
     let _ = overlay;
-}
-
-/// A listener in one namespace gets a stream from another, whole.
-fn stream(lab: &Lab, (receiver, address): (&str, &str), sender: &str) {
-    let listener = lab
-        .within(receiver, || TcpListener::bind((address, 0)))
-        .expect("a port");
-    let to = listener.local_addr().expect("an address");
-    let sent: Vec<u8> = (0..BYTES).map(|i| (i % 251) as u8).collect();
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut stream = lab
-                .within(sender, || TcpStream::connect(to))
-                .expect("a connection");
-            stream.write_all(&sent).expect("sent");
-        });
-        let (mut stream, _) = uninterrupted(|| listener.accept()).expect("a connection");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a time");
-        let mut got = Vec::new();
-        while uninterrupted(|| (&mut stream).take(1 << 20).read_to_end(&mut got)).expect("bytes")
-            > 0
-        {}
-        assert!(got == sent, "{} of {}", got.len(), sent.len());
-    });
 }

@@ -1,11 +1,9 @@
 //! Spanning tree with real links: windlass alone, and beside the Linux bridge's STP and Open vSwitch's RSTP.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use windlass_tests::{Daemon, Lab, Wire, frame, mac, run, skip, until};
+use windlass_tests::{Daemon, Lab, Ovs, Wire, frame, mac, until};
 
 /// The shortest times that table 17-1 of IEEE 802.1D-2004 allows.
 const TIMES: &str = "max-age=6 hello=1 forward-delay=4";
@@ -249,67 +247,6 @@ fn a_guest_speaks(daemon: &Daemon, probes: &mut Probes) {
     probes.reach_all("a", BOUND);
 }
 
-/// Open vSwitch in a namespace, with every file in a directory of its own; ended when dropped.
-struct Ovs {
-    directory: PathBuf,
-    children: Vec<Child>,
-}
-
-impl Ovs {
-    fn start(lab: &Lab, short: &str, log: &str) -> Ovs {
-        let directory = lab.directory().join(short);
-        std::fs::create_dir(&directory).expect("a directory");
-        let path = |name: &str| directory.join(name).display().to_string();
-        let schema = "/usr/share/openvswitch/vswitch.ovsschema";
-        let made = run(Command::new("ovsdb-tool").args(["create", &path("conf.db"), schema]));
-        assert_eq!(made.code, 0, "{}", made.err);
-        let remote = format!("punix:{}", path("db.sock"));
-        let start = |program: &str, words: &[&str]| {
-            let mut command = lab.command(short, program);
-            command
-                .args(words)
-                .arg(format!("--unixctl={}", path(&format!("{program}.ctl"))));
-            command.arg(format!("--log-file={}", path(log)));
-            command.env("OVS_RUNDIR", &directory);
-            command.stdout(Stdio::null()).stderr(Stdio::null());
-            command
-                .spawn()
-                .unwrap_or_else(|error| panic!("{program}: {error}"))
-        };
-        let mut ovs = Ovs {
-            children: vec![start(
-                "ovsdb-server",
-                &[&format!("--remote={remote}"), &path("conf.db")],
-            )],
-            directory: directory.clone(),
-        };
-        until("the database", || Path::new(&path("db.sock")).exists());
-        ovs.must("--no-wait init");
-        let database = format!("unix:{}", path("db.sock"));
-        ovs.children.push(start("ovs-vswitchd", &[&database]));
-        ovs
-    }
-
-    fn must(&self, words: &str) -> String {
-        let database = format!("--db=unix:{}", self.directory.join("db.sock").display());
-        let mut command = Command::new("ovs-vsctl");
-        let done = run(command
-            .args([&database, "--timeout=20"])
-            .args(words.split(' ')));
-        assert_eq!(done.code, 0, "{words}: {}", done.err);
-        done.out
-    }
-}
-
-impl Drop for Ovs {
-    fn drop(&mut self) {
-        for child in self.children.iter_mut().rev() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
 /// Four switches: br0 and br1 of windlass, a Linux bridge, Open vSwitch; a cable between every two of them.
 struct Mesh {
     daemon: Daemon,
@@ -327,7 +264,7 @@ impl Mesh {
         lab.namespace("linux");
         lab.namespace("ovs");
         let daemon = two_bridges(lab);
-        let ovs = Ovs::start(lab, "ovs", "log");
+        let ovs = Ovs::start(lab, "ovs");
         lab.ip(
             "linux",
             "link add l0 type bridge stp_state 1 forward_delay 400 hello_time 100 max_age 600 priority 12288",
@@ -411,10 +348,8 @@ fn cable(lab: &Lab, one: &str, near: &str, two: &str, far: &str) {
 #[test]
 fn four_switches_of_three_kinds() {
     const NAME: &str = "four_switches_of_three_kinds";
-    for tool in ["ovs-vswitchd", "ovsdb-server", "ovsdb-tool", "ovs-vsctl"] {
-        if Command::new(tool).arg("--version").output().is_err() {
-            return skip(NAME, &format!("{tool} is missing"));
-        }
+    if !Ovs::is_here(NAME) {
+        return;
     }
     let seed = std::env::var("WINDLASS_SEED");
     let seed = seed.ok().and_then(|seed| seed.parse().ok());
