@@ -21,6 +21,7 @@
 //!   value of lengths and verdicts. It is given the frame's true length beside the bytes, so "those
 //!   bytes were not given" ([`Layers::need`]) and "the frame is wrong" ([`Fault`]) stay apart.
 //! - [`checksum`] is the Internet checksum over any number of pieces of any length.
+//! - [`dhcp`] is what DHCPv4 and DHCPv6 say: ports, numbers, options.
 //! - [`segment`] rewrites headers for software segmentation; the payload never passes through it.
 //! - [`build`] writes headers; [`tag`] adds and removes 802.1Q tags in a buffer with headroom;
 //!   [`toeplitz`] is the RSS hash.
@@ -59,6 +60,7 @@ extern crate std;
 
 pub mod build;
 pub mod checksum;
+pub mod dhcp;
 pub mod ether;
 pub mod group;
 pub mod mac;

@@ -43,9 +43,9 @@ use windlass_stats::Drop;
 use windlass_wire::parse::HEADERS_MAX;
 use windlass_wire::{Fault, Fragment, Kind, Layers, ether, parse};
 
-use crate::dhcp::{SERVER, SERVER6};
 use crate::learn::{Learner, Methods};
 use crate::stage::{IngressStage, Leaving};
+use windlass_wire::dhcp::{SERVER, SERVER6};
 
 mod address;
 mod dhcp;

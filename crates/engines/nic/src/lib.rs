@@ -62,7 +62,6 @@
     clippy::panic
 )]
 
-mod dhcp;
 mod flow;
 mod guard;
 mod learn;

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use windlass_wire::{Fragment, Kind};
 
 use super::{Need, Packet, nd, word};
-use crate::dhcp::SERVER;
+use windlass_wire::dhcp::SERVER;
 
 /// An ARP packet for IPv4 over Ethernet, up to the high byte of its operation (RFC 826).
 const ARP: [u8; 7] = [0, 1, 8, 0, 6, 4, 0];

@@ -3,7 +3,7 @@
 use windlass_wire::Kind;
 
 use super::{Need, Packet, word};
-use crate::dhcp::{
+use windlass_wire::dhcp::{
     CLIENT, CLIENT6, COOKIE, ETHERNET, Malformed, Options4, Options6, REPLY, REQUEST, SERVER,
     SERVER6, code4, code6,
 };

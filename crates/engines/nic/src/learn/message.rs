@@ -6,31 +6,12 @@ use windlass_wire::ether::proto;
 use windlass_wire::{Fault, Fragment, Kind, Layers, parse};
 
 use super::Method;
-use crate::dhcp::{
-    CLIENT, CLIENT6, COOKIE, ETHERNET, Malformed, Options4, Options6, REPLY, REQUEST, SERVER,
-    SERVER6, code4, code6,
-};
 use crate::guard::{is_untagged, nd, word};
+use windlass_wire::dhcp::{
+    CLIENT, CLIENT6, ETHERNET, Malformed, Message4, Options6, REPLY, REQUEST, SERVER, SERVER6,
+    code6, type4, type6,
+};
 
-/// Messages of DHCPv4 (RFC 2132, section 9.6).
-mod type4 {
-    pub(super) const DISCOVER: u8 = 1;
-    pub(super) const REQUEST: u8 = 3;
-    pub(super) const DECLINE: u8 = 4;
-    pub(super) const ACK: u8 = 5;
-    pub(super) const NAK: u8 = 6;
-    pub(super) const RELEASE: u8 = 7;
-}
-/// Messages of DHCPv6 (RFC 8415, section 7.3).
-mod type6 {
-    pub(super) const SOLICIT: u8 = 1;
-    pub(super) const REQUEST: u8 = 3;
-    pub(super) const RENEW: u8 = 5;
-    pub(super) const REBIND: u8 = 6;
-    pub(super) const REPLY: u8 = 7;
-    pub(super) const RELEASE: u8 = 8;
-    pub(super) const DECLINE: u8 = 9;
-}
 /// A prefix in a router advertisement (RFC 4861, section 4.6.2): its option, units of 8 bytes, and the flag of autonomous configuration.
 const PREFIX: u8 = 3;
 const PREFIX_UNITS: u8 = 4;
@@ -181,71 +162,23 @@ pub(super) fn answer(bytes: &[u8], len: u32, macs: &[u64]) -> Option<Answer> {
     prefixes(&packet)
 }
 
-/// A message of DHCPv4 with one type. Options in the fields of names are not read.
-struct Message4<'a> {
-    kind: u8,
-    xid: u32,
-    /// The address that the client has, and the one that it gets.
-    has: Ipv4Addr,
-    gets: Ipv4Addr,
-    /// The client identifier: the hardware address is as good as one.
-    client: Box<[u8]>,
-    requested: Option<&'a [u8]>,
-    lease: Option<&'a [u8]>,
-    is_rapid: bool,
-}
-
-impl<'a> Message4<'a> {
-    /// Of a client with one of these hardware addresses.
-    fn new(message: &'a [u8], operation: u8, macs: &[u64]) -> Option<Message4<'a>> {
-        let fixed: &[u8; 236] = message.first_chunk()?;
-        let options = message.get(236..)?.strip_prefix(&COOKIE)?;
-        let &[op, hardware, size, _, x0, x1, x2, x3, ..] = fixed;
-        let address = |at: usize| {
-            let address = fixed.get(at..)?.first_chunk::<4>()?;
-            Some(Ipv4Addr::from(*address))
-        };
-        let chaddr: [u8; 6] = *fixed.get(28..)?.first_chunk()?;
-        if [op, hardware, size] != [operation, ETHERNET, 6] || !macs.contains(&word(chaddr)) {
-            return None;
-        }
-        let [mut kind, mut client, mut requested, mut lease] = [None; 4];
-        let mut is_rapid = false;
-        for option in Options4(options) {
-            let (code, value) = option.ok()?;
-            let place = match code {
-                code4::TYPE => &mut kind,
-                code4::CLIENT_ID => &mut client,
-                code4::REQUESTED => &mut requested,
-                code4::LEASE_TIME => &mut lease,
-                code4::RAPID_COMMIT => {
-                    is_rapid = true;
-                    continue;
-                }
-                _ => continue,
-            };
-            // Given twice, nobody can be sure of it.
-            if place.replace(value).is_some() {
-                return None;
-            }
-        }
-        let &[kind] = kind? else { return None };
-        let own = || [&[ETHERNET][..], &chaddr].concat();
-        Some(Message4 {
-            kind,
-            xid: u32::from_be_bytes([x0, x1, x2, x3]),
-            has: address(12)?,
-            gets: address(16)?,
-            client: client.map_or_else(|| own().into(), |id| id.into()),
-            requested,
-            lease,
-            is_rapid,
-        })
-    }
+/// A message of DHCPv4 of a client with one of these hardware addresses, and its identifier: the hardware address is as good as one.
+fn message4<'a>(
+    message: &'a [u8],
+    operation: u8,
+    macs: &[u64],
+) -> Option<(Message4<'a>, Box<[u8]>)> {
+    let message = Message4::new(message)?;
+    let is_it = message.operation == operation && macs.contains(&word(message.chaddr));
+    let own = || [&[ETHERNET][..], &message.chaddr].concat();
+    let client = message
+        .client
+        .map_or_else(|| own().into(), |client| client.into());
+    is_it.then_some((message, client))
 }
 
 fn said4(message: &[u8], macs: &[u64]) -> Option<Said> {
-    let message = Message4::new(message, REQUEST, macs)?;
+    let (message, client) = message4(message, REQUEST, macs)?;
     let method = Method::Dhcpv4;
     let returns = |address: Ipv4Addr| {
         let addresses = vec![(address.into(), 32)];
@@ -256,7 +189,7 @@ fn said4(message: &[u8], macs: &[u64]) -> Option<Said> {
         type4::DISCOVER | type4::REQUEST => Some(Said::Asks {
             method,
             xid: message.xid,
-            client: message.client,
+            client,
         }),
         type4::DECLINE => returns(Ipv4Addr::from(
             <[u8; 4]>::try_from(message.requested?).ok()?,
@@ -267,7 +200,7 @@ fn said4(message: &[u8], macs: &[u64]) -> Option<Said> {
 }
 
 fn answer4(message: &[u8], macs: &[u64]) -> Option<Answer> {
-    let message = Message4::new(message, REPLY, macs)?;
+    let (message, client) = message4(message, REPLY, macs)?;
     let offers = match message.kind {
         type4::ACK => vec![Offer {
             address: message.gets.into(),
@@ -281,7 +214,7 @@ fn answer4(message: &[u8], macs: &[u64]) -> Option<Answer> {
     Some(Answer::Dhcp {
         method: Method::Dhcpv4,
         xid: message.xid,
-        client: message.client,
+        client,
         offers,
     })
 }

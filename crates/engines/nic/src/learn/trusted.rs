@@ -4,9 +4,9 @@ use windlass_frame::Gso;
 use windlass_wire::ether::{self, proto};
 use windlass_wire::parse::HEADERS_MAX;
 
-use crate::dhcp::{CLIENT, CLIENT6};
 use crate::guard::nd;
 use crate::stage::{IngressStage, Leaving};
+use windlass_wire::dhcp::{CLIENT, CLIENT6};
 
 /// The member is believed: whole DHCP answers and router advertisements of it are marked, all their bytes private.
 #[derive(Clone, Copy, Debug)]
