@@ -171,6 +171,10 @@ const DROPS: &[(&str, &str)] = &[
         "vxlan-source ecn underlay-unreachable",
     ),
     ("crates/io/attach/src/vxlan/target.rs", "underlay-full"),
+    (
+        "tests/tests/overlay_lookup.rs",
+        "lookup-queue lookup-timeout lookup-refused",
+    ),
 ];
 
 fn source(path: &str) -> String {

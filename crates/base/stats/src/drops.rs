@@ -95,6 +95,9 @@ drops! {
     LeaseRefused, "lease-refused", Egress, "An answer of DHCP that would give the VNIC an address that another one's allowed-ips names, or more than 64.";
     UnderlayFull, "underlay-full", Egress, "The socket of the tunnel had no room.";
     UnderlayUnreachable, "underlay-unreachable", Egress, "There was no way to the target: no route, no neighbour, or no address of the tunnel's.";
+    LookupQueue, "lookup-queue", Egress, "The search is asked for the destination, and there was no room for the frame or for one more question.";
+    LookupTimeout, "lookup-timeout", Egress, "The search did not say within 1 s where the destination is.";
+    LookupRefused, "lookup-refused", Egress, "The search has said in the last 5 s that the destination is nowhere.";
     SegmentLimit, "segment-limit", Egress, "Software segmentation would make more frames than one visit may send.";
 }
 

@@ -287,6 +287,8 @@ pub enum Unknown {
     Drop,
     /// They go to all targets.
     Flood,
+    /// They wait while the search is asked.
+    Lookup,
 }
 
 /// Every property of an overlay, with the value that holds.
@@ -383,6 +385,8 @@ impl OverlaySettings {
             unknown: match text("unknown").as_deref() {
                 Some("drop") => Unknown::Drop,
                 Some("flood") => Unknown::Flood,
+                Some("lookup") => Unknown::Lookup,
+                _ if overlay.search == Search::Plugin => Unknown::Lookup,
                 _ if floods => Unknown::Flood,
                 _ => Unknown::Drop,
             },
@@ -453,6 +457,10 @@ impl OverlaySettings {
         }
         if self.group.is_some_and(|group| !group.is_multicast()) {
             return Err(("learn/group", "is no multicast address".into()));
+        }
+        if self.unknown == Unknown::Lookup && search != Search::Plugin {
+            let message = "lookup needs search=plugin".to_owned();
+            return Err(("unknown", message));
         }
         let v4 = self.listen.is_some_and(|listen| listen.is_ipv4());
         let targets = self

@@ -98,6 +98,9 @@ pub const BPDUS_A_SECOND: u32 = 200;
 /// How often a second a member is told that a packet is too long for a tunnel, once the first (those of 50 ms) has been.
 pub const TOLD_A_SECOND: u32 = 10;
 
+/// Unknown addresses that a search is asked for a second because of one member, once the first 26 ([`crate::pace`]) are.
+pub const LOOKUPS_A_SECOND: u32 = 500;
+
 /// What became of the frames of a burst that [`Bridge::forward`] decided on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
@@ -255,16 +258,35 @@ impl Bridge {
         if h.verdict.get(i)?.as_drop() != Some(Drop::Mtu) {
             return None;
         }
+        let key = self.destination(h, i)?;
+        let to = self.member(self.fdb.lookup(key, self.fdb.at(h.now))?.member)?;
+        let from = self.member(h.from.0).filter(|from| from.horizon == 0)?;
+        let is_told = to.horizon != 0 && from.paces.too_long.admit(TOLD_A_SECOND, h.now);
+        is_told.then_some(to.mtu.min(u16::MAX.into()) as u16)
+    }
+
+    /// What the table is searched for to send frame `i`, which was admitted to a VLAN.
+    pub fn destination(&self, h: &Heads, i: usize) -> Option<Key> {
         let vid = if self.filtering {
             h.meta.get(i)?.vid
         } else {
             0
         };
-        let key = Key::new(vid, *h.dst.get(i)?);
-        let to = self.member(self.fdb.lookup(key, self.fdb.at(h.now))?.member)?;
-        let from = self.member(h.from.0).filter(|from| from.horizon == 0)?;
-        let is_told = to.horizon != 0 && from.paces.too_long.admit(TOLD_A_SECOND, h.now);
-        is_told.then_some(to.mtu.min(u16::MAX.into()) as u16)
+        Some(Key::new(vid, *h.dst.get(i)?))
+    }
+
+    /// Whether a search may be asked for one more address because of a member now: [`LOOKUPS_A_SECOND`] times a second.
+    pub fn may_ask(&self, from: u16, now: Tick) -> bool {
+        let from = self.member(from);
+        from.is_some_and(|from| from.paces.lookups.admit(LOOKUPS_A_SECOND, now))
+    }
+
+    /// Whether frames of a VLAN go to a target of an overlay with a tag; `None` if that is not there, or not in this VLAN.
+    pub fn leads(&self, overlay: u16, target: u16, vid: u16) -> Option<bool> {
+        let (overlay, target) = (self.member(overlay)?, self.member(target)?);
+        let is_its = overlay.horizon != 0 && target.horizon == overlay.horizon;
+        let is_open = is_its && (!self.filtering || target.takes(vid));
+        is_open.then(|| self.filtering && target.wants_tag(vid))
     }
 
     /// Whether a frame of a VLAN goes to a member with a tag.

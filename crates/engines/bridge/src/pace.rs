@@ -36,6 +36,8 @@ pub struct Paces {
     pub snooped: Pace,
     /// Questions for neighbours, on a bridge that answers them.
     pub asked: Pace,
+    /// Unknown addresses that a search is asked for.
+    pub lookups: Pace,
     /// Answers to packets that are too long for a tunnel.
     pub too_long: Pace,
 }

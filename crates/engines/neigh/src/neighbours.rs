@@ -217,6 +217,12 @@ impl Neighbours {
         }
     }
 
+    /// The address that a frame asks for, if nobody is known to have it.
+    pub fn unknown(&self, vid: u16, frame: &[u8]) -> Option<IpAddr> {
+        let target = parse(frame)?.target?;
+        (!self.table.contains_key(&(vid, target))).then_some(target)
+    }
+
     fn learn(&mut self, key: Key, mac: Mac, id: u16, now: Tick) {
         let until = now.plus(LIFE_NS);
         let mut disputed_until = Tick(0);

@@ -11,6 +11,7 @@ use windlass_stats::{MemberCounters, Padded};
 
 use crate::capture::Watch;
 use crate::grace::QsbrGrace;
+use crate::questions::Answer;
 use crate::ring::RxRing;
 use crate::worker::Handover;
 
@@ -68,6 +69,8 @@ pub(crate) enum Command {
         frame: Box<Relayed>,
         waiting: Arc<AtomicUsize>,
     },
+    /// The search of an overlay has answered, or the table has what it answered.
+    Answer(Answer),
     /// Leave all rings alone, send what is in private memory, and answer how many frames of it were dropped instead.
     Rest {
         patience_ns: u64,

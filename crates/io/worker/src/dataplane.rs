@@ -37,6 +37,7 @@ mod local;
 mod moves;
 pub mod overlays;
 mod publish;
+mod questions;
 mod rest;
 mod shaping;
 mod start;
@@ -54,6 +55,7 @@ use handle::WorkerHandle;
 use local::Firewalls;
 pub use local::{ANSWERS, RELAYS, SENDS};
 use overlays::Overlays;
+use questions::Asked;
 use shaping::Shaping;
 pub use shaping::{FlowTotals, FlowTuning};
 pub use start::DataPlaneOptions;
@@ -107,6 +109,7 @@ pub struct DataPlane {
     /// Frames of the daemon that wait for workers.
     sends: Arc<AtomicUsize>,
     firewalls: Firewalls,
+    questions: Asked,
     /// The same of frames for sets.
     relays: Arc<AtomicUsize>,
     /// Frames whose attachment had ended when they were taken.
@@ -357,6 +360,7 @@ impl DataPlane {
         self.is_batch = false;
         self.take_back(senders)?;
         self.forget_told();
+        self.questions.forget(ids);
         for (bridge, ids) in on {
             self.ask_fdb(bridge, move |writer, _| {
                 ids.iter().for_each(|id| writer.flush_member(*id, true));

@@ -18,6 +18,8 @@
 //! Every frame that is offered ends up delivered, dropped under a reason, or held; see
 //! [`windlass_stats`].
 
+mod unknown;
+
 use std::collections::VecDeque;
 
 use windlass_attach::port::{Kick, Sent, Stop};
@@ -34,6 +36,7 @@ use crate::courtesy::Courtesy;
 use crate::group::List;
 use crate::hold::{Held, Pool};
 use crate::meter::{Meter, Sense};
+use crate::questions::Questions;
 use crate::queue::{Outcome, Queues, Rule, Tally};
 use crate::spread::{Late, Spread};
 use crate::timers::Timers;
@@ -107,7 +110,9 @@ pub struct Egress {
     kicked_at: Vec<Tick>,
     pool: Pool,
     waiting: Vec<Waiting>,
-    /// Frames spilled so far.
+    /// Frames to addresses that searches are asked for: made when one is first asked, none while it is in use.
+    questions: Option<Box<Questions>>,
+    /// Frames spilled, and held for an answer, so far.
     spilled: u64,
     spread: Box<Spread>,
     heads: Box<Heads>,
@@ -130,6 +135,7 @@ impl Egress {
             kicked_at: vec![Tick(0); members],
             pool: Pool::default(),
             waiting: Vec::new(),
+            questions: None,
             spilled: 0,
             spread: Box::new(Spread::new(members, flow_keys)),
             heads: Heads::boxed(),
@@ -219,6 +225,10 @@ impl Egress {
         to: TxId,
         picks: &[Pick],
     ) {
+        if let Some(asker) = &member.asker {
+            self.offer_unknown(cx, (member, asker), heads, tails, to, picks);
+            return;
+        }
         if member.tx.is_none() {
             cx.drop((member, counters), heads, tails, Drop::PeerDown, picks);
             return;
@@ -632,7 +642,8 @@ impl Egress {
     /// The number of the frame that has waited longest.
     pub(crate) fn oldest(&self) -> Option<u64> {
         let fronts = self.waiting.iter().filter_map(|w| w.frames.front());
-        fronts.map(|spilled| spilled.number).min()
+        let asked = self.questions.as_ref().and_then(|q| q.oldest());
+        fronts.map(|spilled| spilled.number).chain(asked).min()
     }
 
     /// Frames queued so far: the number of the next one.
@@ -648,7 +659,8 @@ impl Egress {
     /// Frames that wait.
     pub fn held_frames(&self) -> usize {
         let spilled: usize = self.waiting.iter().map(|w| w.frames.len()).sum();
-        spilled + self.queues.as_ref().map_or(0, Queues::len)
+        let asked = self.questions.as_ref().map_or(0, |q| q.len());
+        spilled + asked + self.queues.as_ref().map_or(0, Queues::len)
     }
 
     /// Whether frames wait that [`Egress::drain`] should be called for.
@@ -780,6 +792,7 @@ impl Egress {
         let to = TxId(rule.member);
         self.tasks.clear(Task::Kick(to).number());
         self.tasks.clear(Task::Release(to).number());
+        self.purge_unknown(rule, counters);
         let queues = self.queues.as_mut();
         let queued = queues.map_or(0, |queues| queues.purge(rule, Drop::PeerDown) as u64);
         if let Some(c) = counters {
@@ -804,7 +817,9 @@ impl Egress {
     pub(crate) fn give_up(&mut self, cx: &Context<'_>, worker: &WorkerCounters) -> u64 {
         let tasks = std::iter::from_fn(|| self.tasks.pop(Tick(u64::MAX)));
         let tasks: Vec<Task> = tasks.map(Task::of).collect();
-        let mut waits: Vec<TxId> = self.waiting.iter().map(|w| w.to).collect();
+        let asking = self.questions.iter().flat_map(|q| q.overlays());
+        let waits = self.waiting.iter().map(|w| w.to).chain(asking);
+        let mut waits: Vec<TxId> = waits.collect();
         for task in tasks {
             match task {
                 Task::Kick(to) => {
@@ -883,6 +898,7 @@ impl Egress {
     /// Does tasks that are due, a bounded number of them.
     #[inline]
     pub fn run_due(&mut self, cx: &Context<'_>, worker: &WorkerCounters) {
+        self.end_unanswered(cx);
         if self.tasks.next().is_none_or(|due| due > cx.now) {
             return;
         }
@@ -914,7 +930,8 @@ impl Egress {
 
     /// When the next task is due.
     pub fn next_due(&self) -> Option<Tick> {
-        self.tasks.next()
+        let asked = self.questions.as_ref().and_then(|q| q.next_due());
+        self.tasks.next().into_iter().chain(asked).min()
     }
 }
 

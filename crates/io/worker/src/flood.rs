@@ -328,8 +328,16 @@ impl Floods {
             }
             if n > 0 {
                 left.copies = left.copies.saturating_sub(n);
-                let taken = egress.offer(cx, &self.heads, &tails, to.id, &picks[..n]);
-                if let Some(c) = cx.topo.member(to.id.0).and_then(|m| m.counters.get(lane)) {
+                let receiver = cx.topo.member(to.id.0);
+                let asks = receiver.is_some_and(|m| m.asker.is_some());
+                let from = |pick: &Pick| job.frames.get(pick.index()).map_or(0, |f| f.from);
+                let mut taken = 0;
+                for some in picks[..n].chunk_by(|a, b| !asks || from(a) == from(b)) {
+                    // Who asks pays for it.
+                    self.heads.from = RxId(some.first().map_or(0, from));
+                    taken += egress.offer(cx, &self.heads, &tails, to.id, some);
+                }
+                if let Some(c) = receiver.and_then(|m| m.counters.get(lane)) {
                     c.drop_frames(Drop::RingFull, (n - taken) as u64);
                 }
                 egress.retry_late(cx, &self.heads, &tails);

@@ -28,7 +28,7 @@
 //! burst of a copying port, spilled frames, unfinished floods, queues on the way from and to members, frames for the daemon) is bounded and lost.
 //!
 //! # Limits
-//! See the constants of [`hold`], [`group`], [`visit`], [`flood`], [`queue`] and [`local`].
+//! See the constants of [`hold`], [`group`], [`visit`], [`flood`], [`queue`], [`questions`] and [`local`].
 #![forbid(unsafe_code)]
 
 mod bell;
@@ -47,6 +47,7 @@ mod ingress;
 pub mod local;
 mod meter;
 mod placement;
+pub mod questions;
 pub mod queue;
 mod ring;
 mod run;

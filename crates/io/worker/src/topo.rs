@@ -11,6 +11,7 @@ use windlass_stats::{MemberCounters, Padded};
 use crate::capture::Watch;
 use crate::meter::Account;
 use crate::placement::Placement;
+use crate::questions::Asker;
 use crate::ring::Spin;
 use crate::spread::Weights;
 
@@ -24,7 +25,9 @@ pub struct Member {
     pub several: bool,
     /// How these share what it gets.
     pub weights: Weights,
-    /// It has several rings, stages or rates on the way to it, or captures: what is sent to it takes the long way.
+    /// Its search is asked for the destination of what is sent to it: it is an overlay.
+    pub(crate) asker: Option<Arc<Asker>>,
+    /// It has several rings, stages or rates on the way to it, a search or captures: what is sent to it takes the long way.
     pub is_special: bool,
     /// It has stages or rates on the way from it, or captures.
     pub is_staged: bool,

@@ -48,6 +48,7 @@ use crate::flood::{COPIES_BUSY, COPIES_IDLE, Floods};
 use crate::grace::QsbrGrace;
 use crate::local::{LocalFrame, Notice};
 use crate::meter::{LAP_NS, STALLS, Sense};
+use crate::questions::{Answer, Question};
 use crate::queue::Rule;
 use crate::ring::{Rings, RxRing, Spin, State};
 use crate::timers::Timers;
@@ -585,6 +586,8 @@ impl Worker {
             self.floods.drain(&cx, &mut self.egress, copies);
             counters.busy_cycles.add(time().wrapping_sub(start));
         }
+        self.egress
+            .settle_unknown(self.floods.oldest(), &self.shared.local);
         self.egress.run_due(&cx, counters);
         if let Some(rest) = &mut self.rest {
             let ingress = &mut self.scratch.ingress;
@@ -780,12 +783,36 @@ impl Worker {
                     self.relay(bridge, &frame, time);
                     waiting.fetch_sub(1, Ordering::Relaxed);
                 }
+                Command::Answer(answer) => self.take_answer(answer, time),
                 Command::Rest { patience_ns, done } => {
                     let until = self.now(time).plus(patience_ns);
                     self.begin_rest(until, done);
                 }
                 Command::GoOn => self.end_rest(),
                 Command::Stop => self.stop = true,
+            }
+        }
+    }
+
+    /// Takes what the search of an overlay has answered.
+    fn take_answer(&mut self, answer: Answer, time: &mut impl FnMut() -> u64) {
+        let floods = self.floods.posted();
+        let now = self.now(time);
+        match answer {
+            Answer::Known(Question { overlay, key }) => {
+                self.egress.end_later(floods, (overlay, key));
+            }
+            Answer::Found { question, to, left } => {
+                let section = self.qsbr.section();
+                let cx = Context {
+                    section: &section,
+                    topo: self.shared.topo.load(&section),
+                    lane: self.lane,
+                    now,
+                };
+                let asked = (question.overlay, question.key);
+                self.egress.answered(&cx, asked, to.map(TxId));
+                self.egress.flushed_later(floods, left);
             }
         }
     }

@@ -249,7 +249,6 @@ fn valid(object: &Map<String, Value>) -> Result<Option<Vec<Attachment>>, Failure
     Ok(valid.or_else(|| object.contains_key(KEY).then(Vec::new)))
 }
 
-
 /// The configuration's version, if the verb is one of it.
 fn version(object: &Map<String, Value>, verb: Verb) -> Result<&'static str, Failure> {
     let given: String = take(object, "cniVersion")?.unwrap_or_else(|| "0.1.0".into());

@@ -249,11 +249,11 @@ pub(crate) const ROWS: [PropertySpec; 31] = [
     ),
     row(
         "unknown",
-        ValueKind::Words(&["drop", "flood"]),
+        ValueKind::Words(&["drop", "flood", "lookup"]),
         "",
         AUTO,
         ANY,
-        "Frames to an address that is not known; auto: flood with direct and learn, else drop.",
+        "Frames to an address that is not known; lookup: the plugin is asked; auto: flood with direct and learn, lookup with plugin, else drop.",
     ),
     row(
         "broadcast",

@@ -224,6 +224,7 @@ fn member(port: Option<Arc<dyn TxPort>>, watch: Watch) -> Member {
         bridge: 0,
         tx: port,
         several: false,
+        asker: None,
         weights: Default::default(),
         is_special: true,
         is_staged: true,

@@ -41,6 +41,8 @@ pub enum Unknown {
     Drop,
     /// They go to each target that takes broadcasts.
     Flood,
+    /// They wait, and the search is asked ([`DataPlane::take_questions`]).
+    Lookup,
 }
 
 /// Whose datagrams an overlay takes.
@@ -175,6 +177,12 @@ impl Overlays {
             let overlay = self.overlays.get(&target.overlay)?;
             (!overlay.is_leaving).then_some((place, target, overlay))
         })
+    }
+
+    /// Whether the search of an overlay is asked for unknown addresses.
+    pub(super) fn asks(&self, overlay: u16) -> bool {
+        let overlay = self.overlays.get(&overlay);
+        overlay.is_some_and(|overlay| overlay.tuning.unknown == Unknown::Lookup)
     }
 
     fn target(&mut self, place: u16) -> Option<&mut DraftTarget> {
@@ -336,7 +344,8 @@ fn horizon(overlay: u16) -> u16 {
     overlay + 1
 }
 
-/// An overlay as a member: it sends and gets nothing by itself; its targets do.
+/// An overlay as a member: it sends and gets nothing by itself; its targets do. But it gets frames to unknown addresses, if its search is
+/// asked for them.
 fn quiet(conf: MemberConf) -> MemberConf {
     MemberConf {
         learn: false,
@@ -379,10 +388,15 @@ impl DataPlane {
         if let Some(vni) = self.overlays.taken(Some(overlay), &tuning) {
             return Err(DataPlaneError::VniTaken(vni));
         }
-        let conf = MemberConf {
+        let mut conf = MemberConf {
             horizon: horizon(overlay),
             ..quiet(conf)
         };
+        if tuning.unknown == Unknown::Lookup {
+            // In each of its VLANs.
+            (conf.discover, conf.pvid) = (true, None);
+            conf.tagged = VlanMap::of(tuning.vnis.iter().map(|(vid, _)| *vid));
+        }
         let (bridge, member) = (self.draft_member(overlay)?.bridge, tuning.member.clone());
         let draft = self.overlays.overlays.entry(overlay);
         draft

@@ -84,12 +84,15 @@ impl DataPlane {
                 let (ingress, egress) = (m.ingress(&owner), m.egress(&owner));
                 let [shape_out, shape_in] = m.shaping.shapers();
                 let is_watched = !m.watches.is_empty();
+                let asker = self.asker_of(id);
+                let is_special = asker.is_some() || several || is_watched;
                 Some(Arc::new(Member {
                     bridge: m.bridge,
                     tx: m.tx.clone(),
+                    asker,
                     several,
                     weights: m.tuning.weights,
-                    is_special: several || !egress.is_empty() || shape_in.is_some() || is_watched,
+                    is_special: is_special || !egress.is_empty() || shape_in.is_some(),
                     is_staged: !ingress.is_empty() || shape_out.is_some() || is_watched,
                     watches: m.watches.as_slice().into(),
                     ingress,
@@ -126,6 +129,7 @@ impl DataPlane {
             let member = Member {
                 bridge: m.bridge,
                 tx: Some(port),
+                asker: None,
                 several: false,
                 weights: m.tuning.weights,
                 is_special: is_watched,

@@ -14,6 +14,7 @@ use windlass_sync::{mpsc, spsc};
 use super::handle::WorkerHandle;
 use super::local::Firewalls;
 use super::overlays::Overlays;
+use super::questions::Asked;
 use super::{DataPlane, DataPlaneError};
 use crate::bell::Bell;
 use crate::command::Condemned;
@@ -96,6 +97,7 @@ impl DataPlane {
         }
         let plane = DataPlane {
             firewalls: Firewalls::new(&shared.local),
+            questions: Asked::new(&shared.local),
             shared,
             workers,
             members: Vec::new(),

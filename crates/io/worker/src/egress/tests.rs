@@ -101,6 +101,7 @@ fn limited(
         bridge: 0,
         tx: Some(sink.clone()),
         several: false,
+        asker: None,
         weights: Default::default(),
         is_special: !egress.is_empty() || rate.is_some(),
         is_staged: false,

@@ -31,7 +31,7 @@ pub(super) const SESSIONS: u64 = 2;
 const HOSTS_MAX: usize = 4_096;
 /// Endpoints that were retired while no plugin was there; those beyond stay in the registry.
 const OWED_MAX: usize = 65_536;
-/// Questions that a plugin has not answered.
+/// Questions that plugins have not answered.
 const QUESTIONS_MAX: usize = 1_024;
 /// After how long a question is forgotten.
 const QUESTION_TIME_MAX: Duration = Duration::from_secs(5);
@@ -395,11 +395,13 @@ impl Plugins {
         {
             oldest.remove();
         }
-        if self.asked.len() >= QUESTIONS_MAX {
+        // As many as are free after that: a plugin that does not answer for one overlay leaves room to others.
+        let name = &overlay.conf.overlay;
+        let own = self.asked.values().filter(|asked| asked.overlay == *name);
+        if own.count() >= QUESTIONS_MAX.saturating_sub(self.asked.len()) {
             return None;
         }
         self.questions += 1;
-        let name = &overlay.conf.overlay;
         let asked = Asked {
             overlay: name.clone(),
             id,

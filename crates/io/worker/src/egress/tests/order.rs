@@ -111,6 +111,7 @@ impl Dice {
 fn topo(receiver: &Arc<Receiver>, weights: Weights) -> Topo {
     Topo {
         members: vec![Some(Arc::new(Member {
+            asker: None,
             watches: Box::default(),
             bridge: 0,
             tx: Some(receiver.clone()),

@@ -125,29 +125,50 @@ impl Ports {
         let Some(member) = self.members.of(id) else {
             return true;
         };
-        let (bridge, untagged) = (member.bridge.clone(), member.settings.vlan);
-        let filtering = self.bridges.get(&bridge).is_some_and(|b| b.filtering);
+        let bridge = member.bridge.clone();
+        let unknown = self.answer_neighbour(id, vid, frame.bytes());
+        let Some(unknown) = unknown else {
+            return true;
+        };
         let Some(asked) = self.neighbours.get_mut(&bridge) else {
             return true;
         };
-        let sent = match asked.engine.receive(id, vid, frame.bytes(), now()) {
+        let sent = self.plane.relay(
+            asked.bridge,
+            Relayed {
+                from: Some(id),
+                vid,
+                set: FloodKind::Group.id(vid),
+                bytes: frame.bytes().to_vec(),
+            },
+        );
+        asked.lost += u64::from(sent.is_err());
+        if let Some(ip) = unknown {
+            self.ask_neighbour(&bridge, (id, vid, ip), frame.bytes());
+        }
+        true
+    }
+
+    /// Answers a question of a member. If that cannot be, the address that it asks for, if nobody is known to have it.
+    pub(super) fn answer_neighbour(
+        &mut self,
+        id: u16,
+        vid: u16,
+        frame: &[u8],
+    ) -> Option<Option<IpAddr>> {
+        let member = self.members.of(id)?;
+        let (bridge, untagged) = (member.bridge.clone(), member.settings.vlan);
+        let filtering = self.bridges.get(&bridge).is_some_and(|b| b.filtering);
+        let asked = self.neighbours.get_mut(&bridge)?;
+        match asked.engine.receive(id, vid, frame, now()) {
             Outcome::Answer(answer) => {
                 let is_tagged = filtering && untagged != Some(vid);
                 let answer = tagged(&answer, is_tagged.then_some(vid));
-                self.plane.reply(id, &answer)
+                asked.lost += u64::from(self.plane.reply(id, &answer).is_err());
+                None
             }
-            Outcome::Pass => self.plane.relay(
-                asked.bridge,
-                Relayed {
-                    from: Some(id),
-                    vid,
-                    set: FloodKind::Group.id(vid),
-                    bytes: frame.bytes().to_vec(),
-                },
-            ),
-        };
-        asked.lost += u64::from(sent.is_err());
-        true
+            Outcome::Pass => Some(asked.engine.unknown(vid, frame)),
+        }
     }
 
     /// Brings what is known up to date with members and time.

@@ -32,8 +32,10 @@ use windlass_sys::netns::{NetnsRef, within};
 use windlass_worker::DataPlaneError;
 use windlass_worker::dataplane::overlays::{OverlayTuning, SourceCheck, TargetTuning, Unknown};
 
+mod questions;
 mod search;
 
+use questions::{Life, Questions};
 pub(super) use search::Searches;
 use search::{Announced, Lost, lookup_kind};
 
@@ -63,12 +65,22 @@ struct Target {
 pub(super) struct Pushed {
     target: TargetKey,
     ips: Vec<IpAddr>,
+    /// For how long, if it was asked for.
+    life: Option<Life>,
 }
 
 /// Behind which remote host an address is, and the IP addresses that it has.
 pub(super) struct Behind {
     pub(super) to: SocketAddr,
     pub(super) ips: Vec<IpAddr>,
+    life: Option<Life>,
+}
+
+/// What a search told of addresses whose targets cannot be made.
+#[derive(Default)]
+struct Unmade {
+    told: BTreeMap<(u16, MacAddr), Behind>,
+    why: String,
 }
 
 /// What an overlay is beside a member.
@@ -86,6 +98,8 @@ pub(super) struct Overlay {
     trouble: Option<String>,
     /// Addresses that the bridge's table has no room for.
     full: Option<String>,
+    unmade: Unmade,
+    questions: Questions,
     /// Hosts that get what is flooded in a network, as the search told.
     flooded: BTreeMap<u32, Vec<SocketAddr>>,
     /// Hosts of the registry.
@@ -98,6 +112,18 @@ pub(super) struct Overlay {
     /// Those of them that nobody may use any more.
     idle: BTreeSet<TargetKey>,
     pub(super) pushed: BTreeMap<(u16, MacAddr), Pushed>,
+}
+
+impl Unmade {
+    /// In a sentence.
+    fn words(&self) -> Option<String> {
+        let Unmade { told, why } = self;
+        let first = told.keys().next()?.1;
+        Some(format!(
+            "{} addresses ({first} the first) are behind targets that cannot be made: {why}",
+            told.len()
+        ))
+    }
 }
 
 impl Overlay {
@@ -116,6 +142,8 @@ impl Overlay {
             missing: None,
             trouble: None,
             full: None,
+            unmade: Unmade::default(),
+            questions: Questions::default(),
             targets: BTreeMap::new(),
             idle: BTreeSet::new(),
             pushed: BTreeMap::new(),
@@ -165,6 +193,7 @@ impl Overlay {
             unknown: match settings.unknown {
                 windlass_api::Unknown::Drop => Unknown::Drop,
                 windlass_api::Unknown::Flood => Unknown::Flood,
+                windlass_api::Unknown::Lookup => Unknown::Lookup,
             },
             broadcast: settings.broadcasts,
             source_check: match (settings.is_open, settings.is_strict) {
@@ -297,7 +326,7 @@ impl Ports {
         let Some(state) = self.overlay(name) else {
             return Vec::new();
         };
-        let keys = state.pushed.keys();
+        let keys = state.pushed.keys().chain(state.unmade.told.keys());
         let such = keys.filter(|(vlan, _)| is_such(state, *vlan));
         such.map(|(vlan, mac)| (*vlan, *mac, None)).collect()
     }
@@ -357,21 +386,30 @@ impl Ports {
         }
     }
 
-    /// When tunnel endpoints are looked at again.
+    /// When something of overlays is to be done.
     pub(super) fn overlays_due(&self) -> Option<Instant> {
-        let is_any = self.members.overlays().next().is_some();
-        is_any.then(|| self.overlays_at + LOOK)
+        let mut overlays = self
+            .members
+            .overlays()
+            .map(|(_, _, overlay)| overlay)
+            .peekable();
+        let look = overlays.peek().map(|_| self.overlays_at + LOOK);
+        let due = overlays.filter_map(|overlay| overlay.questions.due());
+        look.into_iter().chain(due).min()
     }
 
-    /// Looks for tunnel endpoints that are missing, and at the paths of the others.
+    /// Looks for tunnel endpoints that are missing and at the paths of the others, tries again to make targets, and has searches asked
+    /// again.
     pub(super) fn run_overlays(&mut self) {
-        if self.overlays_due().is_none_or(|at| Instant::now() < at) {
+        self.run_lives();
+        if Instant::now() < self.overlays_at + LOOK {
             return;
         }
         self.overlays_at = Instant::now();
         if let Err(error) = self.plane.follow_paths() {
             tracing::error!("paths of overlays: {error}");
         }
+        self.make_unmade();
         let waiting = self.members.overlays();
         let waiting = waiting.filter(|(_, _, overlay)| overlay.vtep.is_none());
         let waiting: Vec<Name> = waiting.map(|(name, ..)| name.clone()).collect();
@@ -380,6 +418,34 @@ impl Ports {
                 tracing::error!("{name}: {error}");
             }
             self.sink.changed(&name);
+        }
+    }
+
+    /// Tries again to make targets that could not be made: first one of each overlay.
+    fn make_unmade(&mut self) {
+        let unmade = self.members.overlays();
+        let unmade = unmade.filter(|(_, _, overlay)| !overlay.unmade.told.is_empty());
+        let unmade: Vec<Name> = unmade.map(|(name, ..)| name.clone()).collect();
+        for name in unmade {
+            let again = |ports: &mut Self, at_most| {
+                let told = ports.overlay_mut(&name).map(|state| {
+                    let told = &mut state.unmade.told;
+                    let some = std::iter::from_fn(|| told.pop_first()).take(at_most);
+                    some.map(|((vlan, mac), told)| (vlan, mac, Some(told)))
+                        .collect()
+                });
+                ports.push(&name, told.unwrap_or_default())
+            };
+            let left = |ports: &Self| ports.overlay(&name).map_or(0, |s| s.unmade.told.len());
+            let before = left(self);
+            let mut done = again(self, 1);
+            if left(self) < before {
+                done = done.and_then(|()| again(self, usize::MAX));
+                self.sink.changed(&name);
+            }
+            if let Err(error) = done {
+                tracing::error!("{name}: {error}");
+            }
         }
     }
 
@@ -469,33 +535,27 @@ impl Ports {
         let statics = self.statics_of(name);
         for (vlan, mac, told) in changes {
             let key = (vlan, mac);
-            let place = match told {
-                Some(Behind { to, ips }) => {
-                    let place = self.target_of(name, vlan, to)?;
-                    let Some(state) = self.overlay_mut(name) else {
-                        continue;
-                    };
-                    let vni = state.vni_of(vlan).unwrap_or_default();
-                    asked.extend(
-                        state
-                            .take_pushed(key)
-                            .into_iter()
-                            .map(|ip| (vlan, ip, None)),
-                    );
-                    asked.extend(ips.iter().map(|ip| (vlan, *ip, Some(mac))));
-                    let target = (vni, to);
-                    if let Some(target) = state.targets.get_mut(&target) {
-                        target.pushed += 1;
-                    }
-                    state.pushed.insert(key, Pushed { target, ips });
+            let place = told
+                .as_ref()
+                .map(|told| self.target_of(name, vlan, told.to));
+            let Some(state) = self.overlay_mut(name) else {
+                break;
+            };
+            let gone = state.take_pushed(key);
+            asked.extend(gone.into_iter().map(|ip| (vlan, ip, None)));
+            state.unmade.told.remove(&key);
+            let place = match (place, told) {
+                (Some(Ok(place)), Some(told)) => {
+                    asked.extend(told.ips.iter().map(|ip| (vlan, *ip, Some(mac))));
+                    state.put_pushed(key, told);
                     Some(place)
                 }
-                None => {
-                    let state = self.overlay_mut(name);
-                    let gone = state.map_or_else(Vec::new, |state| state.take_pushed(key));
-                    asked.extend(gone.into_iter().map(|ip| (vlan, ip, None)));
+                (Some(Err(error)), Some(told)) => {
+                    state.unmade.why = error.to_string();
+                    state.unmade.told.insert(key, told);
                     None
                 }
+                _ => None,
             };
             if !statics.contains(&key) {
                 entries.push((vlan, mac_word(mac), place));
@@ -535,10 +595,7 @@ impl Ports {
             return Ok(());
         };
         let told = state.pushed.iter();
-        let told = told.map(|((vlan, mac), pushed)| {
-            let (to, ips) = (pushed.target.1, pushed.ips.clone());
-            (*vlan, *mac, Some(Behind { to, ips }))
-        });
+        let told = told.map(|((vlan, mac), pushed)| (*vlan, *mac, Some(pushed.behind())));
         let told: Vec<_> = told.collect();
         if let Some(state) = self.overlay_mut(name) {
             state.full = None;
@@ -573,7 +630,8 @@ impl Ports {
         };
         let mut places = Vec::new();
         for key in std::mem::take(&mut state.idle) {
-            let used = |target: &Target| target.floods || target.pushed > 0;
+            let is_asked = state.questions.leads_to(&key);
+            let used = |target: &Target| target.floods || target.pushed > 0 || is_asked;
             if statics.contains(&key) || state.targets.get(&key).is_none_or(used) {
                 continue;
             }
@@ -646,6 +704,9 @@ impl Ports {
         state.pushed = told
             .filter_map(|((_, mac), pushed)| Some(((state.vlan_of(pushed.target.0)?, mac), pushed)))
             .collect();
+        let pushed = state.pushed.iter();
+        let lives = pushed.filter_map(|(key, pushed)| Some((*key, pushed.life?)));
+        state.questions.renew(lives);
         self.begin_overlay(name)
     }
 
@@ -748,6 +809,7 @@ impl Ports {
         let missing = overlay.missing.as_ref();
         let missing = missing.map(|why| format!("the underlay is not there: {why}"));
         let reason = missing.or_else(|| overlay.full.clone());
+        let reason = reason.or_else(|| overlay.unmade.words());
         let reason = reason.or_else(|| overlay.trouble.clone());
         let reason = reason.or_else(|| overlay.lost());
         let reason = reason.or_else(|| endpoint.as_ref()?.troubles.first().cloned());
@@ -780,14 +842,24 @@ impl Ports {
     }
 }
 
+impl Pushed {
+    /// As it was told.
+    fn behind(&self) -> Behind {
+        Behind {
+            to: self.target.1,
+            ips: self.ips.clone(),
+            life: self.life,
+        }
+    }
+}
+
 impl Overlay {
     /// What the search told of these addresses.
     fn told_of(&self, keys: &BTreeSet<Key>) -> Vec<(u16, MacAddr, Option<Behind>)> {
         let told = keys.iter().filter_map(|key| {
             let (vlan, mac) = (key.vid(), MacAddr(key.octets()));
             let pushed = self.pushed.get(&(vlan, mac))?;
-            let (to, ips) = (pushed.target.1, pushed.ips.clone());
-            Some((vlan, mac, Some(Behind { to, ips })))
+            Some((vlan, mac, Some(pushed.behind())))
         });
         told.collect()
     }
@@ -803,6 +875,17 @@ impl Overlay {
     pub(super) fn place_of(&self, vlan: u16, to: SocketAddr) -> Option<u16> {
         let target = self.targets.get(&(self.vni_of(vlan)?, to))?;
         Some(target.place)
+    }
+
+    /// Keeps what the search tells of an address.
+    fn put_pushed(&mut self, key: (u16, MacAddr), told: Behind) {
+        let target = (self.vni_of(key.0).unwrap_or_default(), told.to);
+        if let Some(target) = self.targets.get_mut(&target) {
+            target.pushed += 1;
+        }
+        self.questions.note_life(key, told.life);
+        let (ips, life) = (told.ips, told.life);
+        self.pushed.insert(key, Pushed { target, ips, life });
     }
 
     /// Takes out what the search told of an address: its IP addresses.

@@ -206,6 +206,7 @@ impl Ports {
             self.hear_bpdu(frame.member, frame.bytes());
         }
         self.hear_firewalls();
+        self.hear_questions();
     }
 
     /// Sleeps until there is something to do.

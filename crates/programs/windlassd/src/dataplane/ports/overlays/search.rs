@@ -48,7 +48,9 @@ pub(in crate::dataplane::ports) struct Searches {
     to: SyncSender<(Name, Told)>,
     /// What was told while this thread waited for a first word.
     told_before: Vec<(Name, Told)>,
-    lookups: Option<Lookups>,
+    pub(super) lookups: Option<Lookups>,
+    /// Questions so far.
+    questions: u64,
     /// The stored configuration has been made: overlays that come now wait for their search.
     pub(in crate::dataplane::ports) has_begun: bool,
 }
@@ -61,12 +63,19 @@ impl Default for Searches {
             to,
             told_before: Vec::new(),
             lookups: None,
+            questions: 0,
             has_begun: false,
         }
     }
 }
 
 impl Searches {
+    /// The number of one more question.
+    pub(super) fn next_question(&mut self) -> u64 {
+        self.questions += 1;
+        self.questions
+    }
+
     /// Waits for the first word of a search. What is told meanwhile is taken in: without room for it the look-up thread would wait
     /// for this one.
     fn wait(&mut self, started: &Started) -> Result<(), StartError> {
@@ -266,6 +275,8 @@ impl Ports {
             Told::Begun => {
                 (state.trouble, state.flooded) = (None, BTreeMap::new());
                 (state.hosts, state.lost) = (BTreeMap::new(), Lost::new());
+                let former = std::mem::take(&mut state.questions);
+                self.tell_neighbours(name, former.neighbours().collect());
                 let gone = self.told_addresses(name, |_, _| true);
                 self.push(name, gone)?;
                 self.match_floods(name)?;
@@ -304,7 +315,7 @@ impl Ports {
                 }
                 return Ok(());
             }
-            Told::Answer { .. } => return Ok(()),
+            Told::Answer { id, answer } => return self.hear_answer(name, id, answer),
         }
         self.sink.changed(name);
         Ok(())
@@ -323,6 +334,7 @@ impl Ports {
             let behind = record.map(|record| Behind {
                 to: record.target,
                 ips: record.ips,
+                life: None,
             });
             (vlan, MacAddr(mac.0), behind)
         });
