@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
-use windlass_tests::{Daemon, Lab, run, uninterrupted, until};
+use windlass_sys::bpf::{self, Instruction as I, Link, Program, ProgramKind, Side, put_at};
+use windlass_sys::netlink::Netlink;
+use windlass_tests::{Daemon, Lab, Wire, frame, mac, run, uninterrupted, until};
 
 /// What a VNIC says of its shortcut: whether it is open, and frames that its member sent and got by it.
 fn shortcut(daemon: &Daemon, name: &str) -> (String, u64, u64) {
@@ -108,6 +110,29 @@ fn set(daemon: &Daemon, vnic: &str, property: &str) {
     assert_eq!(done.code, 0, "{property}: {}", done.err);
 }
 
+/// Sends so many bytes by TCP from `a` to an address of `b`. Gives how many arrived.
+fn stream(lab: &Lab, to: &str, bytes: usize) -> u64 {
+    let listener = lab.within("b", || TcpListener::bind(to).expect("a port"));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let to = to.parse().expect("an address");
+            let timeout = Duration::from_secs(10);
+            let mut stream = lab.within("a", || {
+                TcpStream::connect_timeout(&to, timeout).expect("connected")
+            });
+            stream.write_all(&vec![7; bytes]).expect("sent");
+        });
+        let (mut stream, _) = listener.accept().expect("a connection");
+        std::io::copy(&mut stream, &mut std::io::sink()).expect("received")
+    })
+}
+
+/// The address of a VNIC.
+fn own(daemon: &Daemon, vnic: &str) -> String {
+    let shown = daemon.show("vnic", vnic);
+    shown["mac"].as_str().expect("an address").to_owned()
+}
+
 /// A stream of TCP goes by the shortcut in segments far larger than the MTU, which no worker sees.
 #[test]
 fn a_stream_goes_by_the_shortcut() {
@@ -117,20 +142,7 @@ fn a_stream_goes_by_the_shortcut() {
     let daemon = two(&lab, "");
     assert!(lab.ping("a", "10.1.0.2", 3));
     let before = (daemon.counters("a"), shortcut(&daemon, "a").1);
-    let listener = lab.within("b", || TcpListener::bind("10.1.0.2:7000").expect("a port"));
-    let bytes = std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let to = "10.1.0.2:7000".parse().expect("an address");
-            let timeout = Duration::from_secs(10);
-            let mut stream = lab.within("a", || {
-                TcpStream::connect_timeout(&to, timeout).expect("connected")
-            });
-            stream.write_all(&vec![7; 64 << 20]).expect("sent");
-        });
-        let (mut stream, _) = listener.accept().expect("a connection");
-        std::io::copy(&mut stream, &mut std::io::sink()).expect("received")
-    });
-    assert_eq!(bytes, 64 << 20);
+    assert_eq!(stream(&lab, "10.1.0.2:7000", 64 << 20), 64 << 20);
     let after = (daemon.counters("a"), shortcut(&daemon, "a").1);
     let since = |name: &str| number(&after.0, name) - number(&before.0, name);
     let (frames, by) = (since("rx_frames"), after.1 - before.1);
@@ -189,8 +201,8 @@ fn what_only_a_worker_does_closes_it() {
     for (on, off) in [
         ("maxbw=100", "maxbw=0"),
         ("firewall=drop out udp", "firewall="),
-        ("allowed-ips=10.1.0.1,10.1.0.2", "allowed-ips="),
-        ("router-guard=on", "router-guard=off"),
+        ("allowed-ips=10.1.0.0/16", "allowed-ips="),
+        ("private=on", "private=off"),
         ("mac-nospoof=off", "mac-nospoof=on"),
     ] {
         for vnic in ["a", "b"] {
@@ -266,8 +278,8 @@ fn order_is_kept_from_one_way_to_the_other() {
     let before = shortcut(&daemon, "a").1;
     let got = numbered(&lab, Duration::from_micros(50), || {
         for _ in 0..20 {
-            set(&daemon, "b", "router-guard=on");
-            set(&daemon, "b", "router-guard=off");
+            set(&daemon, "b", "private=on");
+            set(&daemon, "b", "private=off");
             let by = shortcut(&daemon, "a").1;
             until("the shortcut is used again", || {
                 shortcut(&daemon, "a").1 > by
@@ -347,11 +359,7 @@ fn a_container_cannot_bypass_it() {
     lab.ip("a", "link set eth0 address 02:00:00:00:00:99");
     assert!(!lab.ping("a", "10.1.0.2", 1));
     assert!(daemon.drops("a", "mac-spoof") > spoofed);
-    let mac = daemon.show("vnic", "a")["mac"]
-        .as_str()
-        .expect("an address")
-        .to_owned();
-    lab.ip("a", &format!("link set eth0 address {mac}"));
+    lab.ip("a", &format!("link set eth0 address {}", own(&daemon, "a")));
     lab.ip("b", "neigh flush all");
     until("its own again", || lab.ping("a", "10.1.0.2", 1));
     // Longer than the other takes.
@@ -466,4 +474,311 @@ fn a_veth_of_no_vnic_is_removed() {
         lab.ip("a", "-o link show").lines().count() == 1
     });
     assert_eq!(lab.ip("host", "-o link show type veth").lines().count(), 1);
+}
+
+/// Puts a program at the end of a container, as the container itself could.
+fn program(lab: &Lab, short: &str, side: Side, code: &[I]) {
+    lab.within(short, || {
+        let mut netlink = Netlink::open().expect("netlink");
+        let link = netlink.link_by_name("eth0").expect("netlink");
+        let program = Program::load("test", ProgramKind::Classifier, code).expect("a program");
+        put_at(&program, link.expect("eth0").index, side).expect("put");
+    });
+}
+
+/// What a container puts at its own end (a queue, programs at tcx, XDP, sizes of segments beyond those of a packet) gets it nothing: frames
+/// that its programs have changed are judged as any others.
+#[test]
+fn what_is_at_its_end_changes_nothing() {
+    let Some(lab) = Lab::start("what_is_at_its_end_changes_nothing") else {
+        return;
+    };
+    if !bpf::has_places() {
+        windlass_tests::skip("what_is_at_its_end_changes_nothing", "no tcx");
+        return;
+    }
+    let daemon = two(&lab, "");
+    until("by the shortcut", || {
+        lab.ping("a", "10.1.0.2", 3) && shortcut(&daemon, "a").1 > 0
+    });
+    // Neighbours that do not have to be asked.
+    for (at, address, of) in [("a", "10.1.0.2", "b"), ("b", "10.1.0.1", "a")] {
+        lab.ip(
+            at,
+            &format!(
+                "neigh replace {address} lladdr {} dev eth0",
+                own(&daemon, of)
+            ),
+        );
+    }
+    let tc = |words: &str| {
+        let done = run(lab.command("a", "tc").args(words.split_whitespace()));
+        assert_eq!(done.code, 0, "tc {words}: {}", done.err);
+    };
+    tc("qdisc add dev eth0 root tbf rate 100mbit burst 100kb latency 50ms");
+    assert!(lab.ping("a", "10.1.0.2", 3), "behind a queue");
+    tc("qdisc delete dev eth0 root");
+
+    // Another source: bpf_skb_store_bytes(skb, 6, stack, 6, 0).
+    const STORE: i32 = 9;
+    let spoof = [
+        I::move_word(2, 0x0000_0002),
+        I::store_word(10, -8, 2),
+        I::move_word(2, 0x0000_9900),
+        I::store_word(10, -4, 2),
+        I::move_immediate(2, 6),
+        I::move_register(3, 10),
+        I::add_immediate(3, -8),
+        I::move_immediate(4, 6),
+        I::move_immediate(5, 0),
+        I::call(STORE),
+        I::move_immediate(0, 0),
+        I::exit(),
+    ];
+    // A tag: bpf_skb_vlan_push(skb, 802.1Q, 5).
+    const PUSH: i32 = 18;
+    let tag = [
+        I::move_word(2, 0x0081),
+        I::move_word(3, 5),
+        I::call(PUSH),
+        I::move_immediate(0, 0),
+        I::exit(),
+    ];
+    let pass = [I::move_immediate(0, 0), I::exit()];
+    for (what, code, reason) in [
+        ("another source", &spoof[..], "mac-spoof"),
+        ("a tag", &tag[..], "vlan-denied"),
+    ] {
+        let before = shortcut(&daemon, "a").1;
+        let dropped = daemon.drops("a", reason);
+        program(&lab, "a", Side::Egress, code);
+        assert!(!lab.ping("a", "10.1.0.2", 1), "{what}");
+        let counters = daemon.counters("a");
+        assert!(daemon.drops("a", reason) > dropped, "{what}: {counters}");
+        assert_eq!(shortcut(&daemon, "a").1, before, "{what}");
+        program(&lab, "a", Side::Egress, &pass);
+    }
+    assert!(lab.ping("a", "10.1.0.2", 3), "as it was");
+
+    // XDP in the driver limits what the pair may carry: a change that the kernel refuses is undone.
+    let xdp = lab.within("a", || {
+        let mut netlink = Netlink::open().expect("netlink");
+        let link = netlink
+            .link_by_name("eth0")
+            .expect("netlink")
+            .expect("eth0");
+        let drop_all = [I::move_immediate(0, 1), I::exit()];
+        let program = Program::load("test", ProgramKind::Xdp, &drop_all).expect("a program");
+        Link::xdp(&program, link.index).expect("attached")
+    });
+    assert!(
+        lab.ping("a", "10.1.0.2", 3),
+        "past a program for the driver"
+    );
+    assert_ne!(daemon.try_do("vnic set a mtu=9000").code, 0);
+    assert!(lab.ip("host", "-o link show type tun").contains("mtu 1500"));
+    assert!(!daemon.must("export").contains("9000"));
+    assert!(lab.ping("a", "10.1.0.2", 3));
+    drop(xdp);
+    set(&daemon, "a", "mtu=9000");
+
+    // Segments that are larger than a packet can be.
+    lab.ip("a", "link set eth0 gso_max_size 262144");
+    for (at, address) in [("a", "fd00::1/64"), ("b", "fd00::2/64")] {
+        let on = "net.ipv6.conf.eth0.disable_ipv6=0";
+        let done = run(lab.command(at, "sysctl").args(["-qw", on]));
+        assert_eq!(done.code, 0, "{}", done.err);
+        lab.ip(at, &format!("address add {address} dev eth0 nodad"));
+    }
+    let before = shortcut(&daemon, "b");
+    assert_eq!(stream(&lab, "[fd00::2]:7000", 32 << 20), 32 << 20);
+    let after = shortcut(&daemon, "b");
+    assert!(after.2 > before.2, "{before:?}, {after:?}");
+    balanced(&daemon, "a");
+    balanced(&daemon, "b");
+}
+
+/// A port of spanning tree that does not forward has no shortcut: one that a guard has closed, one that listens or learns. Said by the
+/// state of the port, in whichever it is.
+#[test]
+fn a_port_that_does_not_forward_is_closed() {
+    let Some(lab) = Lab::start("a_port_that_does_not_forward_is_closed") else {
+        return;
+    };
+    let daemon = two(&lab, "");
+    daemon.must("bridge set br0 stp=on forward-delay=4 max-age=6 hello=1");
+    assert!(lab.ping("a", "10.1.0.2", 3));
+    assert!(is_open(&daemon, "a"), "takes no part");
+    daemon.must("vnic set a stp=on edge=on bpdu-guard=on");
+    until("forwards at once", || is_open(&daemon, "a"));
+    let wire = Wire::open(&lab, "a", "eth0");
+    // A configuration BPDU of 802.1D.
+    let mut bpdu = frame(mac("01:80:c2:00:00:00"), mac(&own(&daemon, "a")), &[], "");
+    bpdu.truncate(12);
+    bpdu.extend([0, 38, 0x42, 0x42, 3]);
+    bpdu.resize(60, 0);
+    // Max age, hello time, forward delay.
+    for (at, seconds) in [(46, 20), (48, 2), (50, 15)] {
+        bpdu[at] = seconds;
+    }
+    wire.send(&bpdu);
+    until("the guard has closed it", || !is_open(&daemon, "a"));
+    let before = shortcut(&daemon, "b");
+    assert!(!lab.ping("b", "10.1.0.1", 1));
+    assert_eq!(shortcut(&daemon, "b"), before);
+    daemon.must("vnic set a bpdu-guard=off edge=off");
+    until("forwards", || {
+        let shown = daemon.show("vnic", "a");
+        let [port, way] = ["stp", "shortcut"].map(|key| shown["details"][key].to_string());
+        let forwards = port.contains("forwarding");
+        assert_eq!(forwards, way.contains("open"), "{port}, {way}");
+        forwards
+    });
+    until("by the shortcut again", || {
+        let before = shortcut(&daemon, "b").1;
+        lab.ping("b", "10.1.0.1", 1) && shortcut(&daemon, "b").1 > before
+    });
+}
+
+/// A namespace by name, by the path of its mount, or as that of a process. A path to something else, or to the daemon's own, is told as
+/// such, and nothing is made. The end of the process takes the veth along.
+#[test]
+fn each_form_of_a_namespace() {
+    let Some(lab) = Lab::start("each_form_of_a_namespace") else {
+        return;
+    };
+    let daemon = lab.daemon();
+    daemon.must("bridge create br0");
+    for short in ["a", "b"] {
+        lab.namespace(short);
+    }
+    let mut process = lab
+        .command("a", "sleep")
+        .arg("1000")
+        .spawn()
+        .expect("sleep");
+    let path = format!("/proc/{}/ns/net", process.id());
+    let mounted = format!("/run/netns/{}", lab.name("b"));
+    let inside = std::fs::metadata(format!("/run/netns/{}", lab.name("a"))).expect("a mount");
+    until("it is inside", || {
+        use std::os::unix::fs::MetadataExt;
+        std::fs::metadata(&path).is_ok_and(|link| link.ino() == inside.ino())
+    });
+    let create = |name: &str, netns: &str, address: &str| {
+        daemon.try_do(&format!(
+            "vnic create {name} --bridge br0 --attach veth,name=eth0,netns={netns},address={address}/24"
+        ))
+    };
+    for (name, netns, address) in [("a", &path, "10.1.0.1"), ("b", &mounted, "10.1.0.2")] {
+        assert_eq!(create(name, netns, address).code, 0);
+        daemon.wait_for_state("vnic", name, "up");
+    }
+    until("by the shortcut", || {
+        lab.ping("a", "10.1.0.2", 3) && shortcut(&daemon, "a").1 > 0
+    });
+    let own = format!("/run/netns/{}", lab.name("host"));
+    let file = lab.directory().join("file");
+    std::fs::write(&file, "").expect("written");
+    let file = file.to_str().expect("a path").to_owned();
+    let other = format!("/proc/{}/ns/mnt", process.id());
+    for netns in [&own, &file, &other, &"/nonexistent/net".to_owned()] {
+        assert_eq!(create("c", netns, "10.1.0.3").code, 0, "{netns}");
+        let reason = daemon.wait_for_state("vnic", "c", "waiting");
+        assert!(reason.contains(netns.as_str()), "{netns}: {reason}");
+        daemon.must("vnic delete c");
+    }
+    assert_ne!(create("c", "../a", "10.1.0.3").code, 0, "no name");
+    assert_eq!(lab.ip("host", "-o link show type veth").lines().count(), 2);
+    process.kill().expect("killed");
+    process.wait().expect("ended");
+    let reason = daemon.wait_for_state("vnic", "a", "waiting");
+    assert!(reason.contains(&path), "{reason}");
+    until("it is gone", || {
+        lab.ip("host", "-o link show type veth").lines().count() == 1
+    });
+}
+
+/// Where a program may be, from one life of the daemon to the next: without a place for it the container gets a TAP, and nothing of the
+/// veth before stays, which would pass what the former daemon allowed. With `clsact` frames go by the shortcut as with tcx, also while no
+/// daemon runs. At each of them nothing passes that the host itself sends at the interfaces.
+#[test]
+fn wherever_programs_are() {
+    let Some(lab) = Lab::start("wherever_programs_are") else {
+        return;
+    };
+    let file = lab.directory().join("windlass.toml");
+    let option = |value: &str| {
+        std::fs::write(&file, format!("shortcut = \"{value}\"\n")).expect("written");
+    };
+    option("auto");
+    let path = file.to_str().expect("a path").to_owned();
+    let mut daemon = Daemon::start_with(&lab, "host", 0, &["--config", &path]);
+    daemon.must("bridge create br0");
+    for (name, address) in [("a", "10.1.0.1/24"), ("b", "10.1.0.2/24")] {
+        lab.namespace(name);
+        veth(&daemon, &lab, name, address, "");
+    }
+    let clsact = || {
+        run(lab.command("host", "tc").args(["qdisc", "show"]))
+            .out
+            .contains("clsact")
+    };
+    let quiet = |daemon: &Daemon| {
+        let [from_a, to_b] = ["a", "b"].map(|name| mac(&own(daemon, name)));
+        let ours = lab.ip("host", "-o link show");
+        let names = ours
+            .lines()
+            .filter_map(|line| line.split([' ', '@', ':']).nth(2));
+        let wires: Vec<_> = names
+            .filter(|name| name.starts_with("wl"))
+            .map(|name| Wire::open(&lab, "host", name))
+            .collect();
+        assert_eq!(wires.len(), 4, "{ours}");
+        let heard = Wire::open(&lab, "b", "eth0");
+        for wire in &wires {
+            wire.try_send(&frame(to_b, mac("02:00:00:00:00:77"), &[], "from the host"))
+                .expect("sent");
+        }
+        Wire::open(&lab, "a", "eth0").send(&frame(to_b, from_a, &[], "last"));
+        assert!(heard.frames_until("last").is_empty());
+    };
+    let goes_by = |daemon: &Daemon| {
+        let before = shortcut(daemon, "a").1;
+        until("by the shortcut", || {
+            lab.ping("a", "10.1.0.2", 3) && shortcut(daemon, "a").1 > before
+        });
+    };
+    goes_by(&daemon);
+    quiet(&daemon);
+    let taps = |short: &str| lab.ip(short, "-o link show type tun").lines().count();
+    for (value, of_container, of_host) in [("off", 1, 0), ("auto", 0, 2)] {
+        daemon.kill();
+        option(value);
+        daemon.start_again();
+        for name in ["a", "b"] {
+            daemon.wait_for_state("vnic", name, "up");
+            assert_eq!(taps(name), of_container, "{value}");
+        }
+        let veths = lab.ip("host", "-o link show type veth");
+        assert_eq!(
+            (veths.lines().count(), taps("host")),
+            (of_host, of_host),
+            "{value}"
+        );
+        assert!(lab.ping("a", "10.1.0.2", 3), "{value}");
+        let none = shortcut(&daemon, "a").0.starts_with("none, a TAP: ");
+        assert_eq!(none, value == "off");
+    }
+    for (value, has_clsact) in [("clsact", true), ("tcx", false)] {
+        daemon.kill();
+        option(value);
+        assert!(lab.ping("a", "10.1.0.2", 3), "it goes on");
+        daemon.start_again();
+        for name in ["a", "b"] {
+            daemon.wait_for_state("vnic", name, "up");
+        }
+        goes_by(&daemon);
+        quiet(&daemon);
+        assert_eq!(clsact(), has_clsact, "{value}");
+    }
 }

@@ -24,6 +24,7 @@ mod map;
 mod tcx;
 
 pub use map::{Link, Map, MapKind};
+pub(crate) use tcx::keep_first;
 pub use tcx::{Side, has_places, put_at};
 
 const BPF_PROG_LOAD: libc::c_int = 5;

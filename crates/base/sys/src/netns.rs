@@ -277,9 +277,43 @@ where
     })
 }
 
+/// Runs `work` on a fresh thread inside a new namespace, which goes when nothing holds it, and returns what it returned. Needs
+/// `CAP_SYS_ADMIN`.
+///
+/// # Errors
+/// The kernel's answer, with `name` for the namespace; what `work` answered.
+pub fn within_new<T, F>(name: &str, work: F) -> Result<T, NetnsError>
+where
+    T: Send,
+    F: FnOnce() -> Result<T, Errno> + Send,
+{
+    std::thread::scope(|scope| {
+        let inside = move || {
+            // SAFETY: NEWNET alone is unshared, so the descriptor table stays the process's own.
+            unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }?;
+            work()
+        };
+        let thread = std::thread::Builder::new()
+            .name("netns".to_owned())
+            .spawn_scoped(scope, inside)
+            .map_err(|source| NetnsError::Thread {
+                name: name.to_owned(),
+                source,
+            })?;
+        match thread.join() {
+            Ok(done) => done.map_err(|errno| NetnsError::Kernel {
+                operation: "create",
+                name: name.to_owned(),
+                errno,
+            }),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
 /// Makes a new named namespace, as `ip netns add` does, with every interface down.
 ///
-/// Needs `CAP_SYS_ADMIN`. Used by tests and the demo; windlass itself never makes namespaces.
+/// Needs `CAP_SYS_ADMIN`. Used by tests and the demo.
 pub fn create(name: &str) -> Result<NetnsRef, NetnsError> {
     let path = path_of(name)?;
     let refused = |errno| NetnsError::Kernel {
@@ -297,22 +331,8 @@ pub fn create(name: &str) -> Result<NetnsRef, NetnsError> {
         Err(Errno::EXIST) => return Err(NetnsError::Exists(name.to_owned())),
         Err(errno) => return Err(refused(errno)),
     }
-    let mounted = std::thread::scope(|scope| {
-        let work = || {
-            // SAFETY: NEWNET alone is unshared, so the descriptor table stays the process's own.
-            unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }?;
-            rustix::mount::mount_bind("/proc/thread-self/ns/net", &path)
-        };
-        match std::thread::Builder::new().spawn_scoped(scope, work) {
-            Ok(thread) => match thread.join() {
-                Ok(done) => done.map_err(refused),
-                Err(panic) => std::panic::resume_unwind(panic),
-            },
-            Err(source) => Err(NetnsError::Thread {
-                name: name.to_owned(),
-                source,
-            }),
-        }
+    let mounted = within_new(name, || {
+        rustix::mount::mount_bind("/proc/thread-self/ns/net", &path)
     });
     if let Err(error) = mounted {
         // The name was made above and nothing is mounted on it.

@@ -431,7 +431,10 @@ pub fn settle() {
     }
 }
 
+mod hook;
 mod programs;
+
+pub use hook::Hook;
 
 #[cfg(test)]
 mod tests {

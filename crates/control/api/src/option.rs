@@ -472,6 +472,15 @@ pub const DAEMON_OPTIONS: &[OptionSpec] = &[
          core. Also --workers. Needs a restart.",
     ),
     row(
+        "shortcut",
+        ValueKind::Words(&[AUTO, "tcx", "clsact", "off"]),
+        "",
+        AUTO,
+        (0, 0),
+        "Where the kernel's shortcut between VNICs of attachment veth has its eBPF programs. auto: tcx, before Linux 6.6 clsact. off: \
+         no shortcut; such a VNIC gets a TAP. Needs a restart.",
+    ),
+    row(
         "connections-max",
         ValueKind::Number,
         "connections",

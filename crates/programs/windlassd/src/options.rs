@@ -13,6 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use windlass_api::{AUTO, DAEMON_OPTIONS, OptionSpec, Value};
+use windlass_sys::shortcut::Hook;
 
 use crate::log::{Format, LogRate};
 use crate::paths;
@@ -85,6 +86,8 @@ pub struct Options {
     pub runtime_dir: PathBuf,
     /// Cores of the workers, in order; empty: one worker that is not pinned.
     pub workers: Vec<u32>,
+    /// Where the programs of veths may be, the best first; empty: there are no veths.
+    pub shortcut: Vec<Hook>,
     /// What is allowed.
     pub limits: Limits,
     /// Events that a monitor may lag behind.
@@ -203,6 +206,11 @@ impl Options {
                 "rings belong to the workers that were started",
             ),
             (
+                "shortcut",
+                self.shortcut != new.shortcut,
+                "the programs of veths are there",
+            ),
+            (
                 "mappings-per-uid-max",
                 differs(Share::Mappings),
                 "owners' mappings are counted against it",
@@ -254,6 +262,12 @@ impl Options {
                 .map(parse_cores)
                 .transpose()?
                 .unwrap_or_default(),
+            shortcut: match given.text("shortcut") {
+                None => vec![Hook::Tcx, Hook::Clsact],
+                Some("tcx") => vec![Hook::Tcx],
+                Some("clsact") => vec![Hook::Clsact],
+                Some(_) => Vec::new(),
+            },
             limits: Limits {
                 connections_max: count("connections-max"),
                 connections_per_uid_max: count("connections-per-uid-max"),
@@ -364,7 +378,7 @@ mod tests {
         let old = of("");
         let new = of(
             "socket = \"/x/s\"\nstate-dir = \"/x/d\"\nruntime-dir = \"/x/r\"\n\
-             workers = \"7\"\nconnections-max = 7\nconnections-per-uid-max = 7\nbody-bytes-max = 7000\n\
+             workers = \"7\"\nshortcut = \"off\"\nconnections-max = 7\nconnections-per-uid-max = 7\nbody-bytes-max = 7000\n\
              read-timeout-ms = 77\nvnics-per-uid-max = 77\ndescriptors-per-uid-max = 777\nflows-per-uid-max = 7\nmappings-per-uid-max = 77\naddresses-per-uid-max = 77\n\
              monitors-per-uid-max = 7\ncaptures-per-uid-max = 7\nanswers-per-uid-max = 7\nlog-lines-burst = 7\nlog-lines-per-s = 7\nmonitor-events-max = 77\nlog-level = \"warn\"\n\
              log-format = \"json\"",
@@ -388,6 +402,7 @@ mod tests {
             ("connections-max = 0", "connections-max"),
             ("connections-max = \"5\"", "connections-max"),
             ("[workers]\na = 1", "workers"),
+            ("shortcut = \"on\"", "shortcut"),
         ] {
             let error = read_toml(text).err().expect(text).to_string();
             assert!(error.contains(part), "{error}");

@@ -67,30 +67,38 @@ pub fn has_places() -> bool {
 /// # Errors
 /// `EINVAL` from a kernel without tcx, `ENODEV` if there is no such link.
 pub fn put_at(program: &Program, index: u32, side: Side) -> Result<(), Errno> {
-    let first = PlaceAttributes {
+    let mut attributes = PlaceAttributes {
         target: index,
         program: program.as_fd().as_raw_fd().cast_unsigned(),
         attach_type: side.attach_type(),
         flags: BEFORE,
         ..PlaceAttributes::default()
     };
-    let mut attributes = first;
     // SAFETY: these are the attributes of an attachment; there are no addresses in them.
     unsafe { bpf(BPF_PROG_ATTACH, &mut attributes) }?;
+    keep_first(index, side, 1)
+}
+
+/// Takes all programs of a link but the first `keep` away; there are none on a kernel without tcx.
+///
+/// # Errors
+/// The kernel's answer.
+pub(crate) fn keep_first(index: u32, side: Side, keep: u32) -> Result<(), Errno> {
     let place = match side {
         Side::Ingress => Attached::LinkIngress(index),
         Side::Egress => Attached::LinkEgress(index),
     };
     for _ in 0..PROGRAMS_MAX {
-        if attached(place)? <= 1 {
+        if attached(place)? <= keep {
             break;
         }
         let mut attributes = PlaceAttributes {
-            program: 0,
+            target: index,
+            attach_type: side.attach_type(),
             flags: AFTER,
-            ..first
+            ..PlaceAttributes::default()
         };
-        // SAFETY: as above.
+        // SAFETY: these are the attributes of a detachment; there are no addresses in them.
         unsafe { bpf(BPF_PROG_DETACH, &mut attributes) }?;
     }
     Ok(())

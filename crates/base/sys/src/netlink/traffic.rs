@@ -1,4 +1,4 @@
-//! The one use of traffic control: an eBPF program at a link's ingress; and which queues a link has.
+//! The one use of traffic control: eBPF programs at a link's ingress and egress; and which queues a link has.
 //!
 //! A `clsact` qdisc has no queue; it is only the place to which programs are attached
 //! (`tc-bpf(8)`). A program in direct-action mode returns the verdict itself, so no `gact` module
@@ -18,7 +18,7 @@ use rustix::io::Errno;
 
 use super::message::{self, CREATE, DUMP, EXCLUSIVE, Malformed, Reader, Received, Request};
 use super::{Netlink, NetlinkError};
-use crate::bpf::Program;
+use crate::bpf::{Program, Side};
 
 const RTM_NEWQDISC: u16 = 36;
 const RTM_DELQDISC: u16 = 37;
@@ -31,6 +31,10 @@ const TC_H_CLSACT: u32 = 0xffff_fff1;
 const CLSACT_HANDLE: u32 = 0xffff_0000;
 /// `TC_H_MAKE(TC_H_CLSACT, TC_H_MIN_INGRESS)`.
 const CLSACT_INGRESS: u32 = 0xffff_fff2;
+/// `TC_H_MAKE(TC_H_CLSACT, TC_H_MIN_EGRESS)`.
+const CLSACT_EGRESS: u32 = 0xffff_fff3;
+/// Where [`Netlink::put_classifier`] puts its program: before all others.
+const FIRST: u16 = 1;
 /// `htons(ETH_P_ALL)`.
 const ETH_P_ALL: u32 = 0x0300;
 
@@ -67,13 +71,25 @@ fn body(index: u32, handle: u32, parent: u32, info: u32) -> Vec<u8> {
     .concat()
 }
 
-fn filter_body(index: u32, handle: u32, priority: u16) -> Vec<u8> {
-    body(
-        index,
-        handle,
-        CLSACT_INGRESS,
-        (u32::from(priority) << 16) | ETH_P_ALL,
-    )
+/// The one filter of a priority.
+fn filter_body(index: u32, side: Side, priority: u16) -> Vec<u8> {
+    let parent = match side {
+        Side::Ingress => CLSACT_INGRESS,
+        Side::Egress => CLSACT_EGRESS,
+    };
+    body(index, 1, parent, (u32::from(priority) << 16) | ETH_P_ALL)
+}
+
+/// Has a program run there in direct-action mode.
+fn filter(how: u16, body: &[u8], name: &str, program: &Program) -> Request {
+    let mut request = Request::start(RTM_NEWTFILTER, CREATE | how, body);
+    request.string(TCA_KIND, "bpf");
+    request.nested(TCA_OPTIONS, |options| {
+        options.u32(TCA_BPF_FD, program.as_fd().as_raw_fd().cast_unsigned());
+        options.string(TCA_BPF_NAME, name);
+        options.u32(TCA_BPF_FLAGS, TCA_BPF_FLAG_ACT_DIRECT);
+    });
+    request
 }
 
 /// Fields of `struct tcmsg` that are looked at, and the attributes after it.
@@ -188,20 +204,38 @@ impl Netlink {
         name: &str,
         program: &Program,
     ) -> Result<(), NetlinkError> {
-        let body = filter_body(index, 1, priority);
-        let mut request = Request::start(RTM_NEWTFILTER, CREATE | EXCLUSIVE, &body);
-        request.string(TCA_KIND, "bpf");
-        request.nested(TCA_OPTIONS, |options| {
-            options.u32(TCA_BPF_FD, program.as_fd().as_raw_fd().cast_unsigned());
-            options.string(TCA_BPF_NAME, name);
-            options.u32(TCA_BPF_FLAGS, TCA_BPF_FLAG_ACT_DIRECT);
-        });
+        let body = filter_body(index, Side::Ingress, priority);
+        let request = filter(EXCLUSIVE, &body, name, program);
         self.change(request, "attach program at ingress")
+    }
+
+    /// Attaches `program` in direct-action mode to a side of the link `index`, before all others and in the place of what this call had
+    /// attached there. The link gets a `clsact` qdisc if it has none.
+    ///
+    /// # Errors
+    /// `ENOENT` from a kernel without that qdisc or without cls_bpf.
+    pub fn put_classifier(
+        &mut self,
+        index: u32,
+        side: Side,
+        name: &str,
+        program: &Program,
+    ) -> Result<(), NetlinkError> {
+        match self.add_clsact(index) {
+            Err(error) if error.errno() != Some(Errno::EXIST) => return Err(error),
+            _ => {}
+        }
+        let body = filter_body(index, side, FIRST);
+        self.change(filter(0, &body, name, program), "attach program")
     }
 
     /// Detaches what [`Netlink::attach_ingress`] attached at `priority`. `ENOENT` if nothing is.
     pub fn detach_ingress(&mut self, index: u32, priority: u16) -> Result<(), NetlinkError> {
-        let mut request = Request::start(RTM_DELTFILTER, 0, &filter_body(index, 1, priority));
+        let mut request = Request::start(
+            RTM_DELTFILTER,
+            0,
+            &filter_body(index, Side::Ingress, priority),
+        );
         request.string(TCA_KIND, "bpf");
         self.change(request, "detach program from ingress")
     }

@@ -23,6 +23,7 @@ use windlass_sys::tap::{Tap, TapError, TapOffloads, TapOptions, TapQueue};
 use super::{TapRx, TapTx, address};
 use crate::endpoint::{Endpoint, Event, Handed, InterfaceConf, Rings, Status};
 use crate::port::{Bypass, RxPort, TxCaps};
+use crate::veth;
 
 /// Time between two looks at what is waited for.
 const RETRY: Duration = Duration::from_millis(250);
@@ -89,6 +90,8 @@ pub struct TapEndpoint {
     bypass: Option<Arc<dyn Bypass>>,
     /// Why there is no veth in its place, if one was asked for.
     no_veth: Option<String>,
+    /// A veth may be in its place: a daemon before has made it, and its programs pass what that one allowed.
+    may_be_veth: bool,
     epoll: Epoll,
     /// The addresses that the interface was given, which a configuration that changes while it is away leaves behind.
     given: Vec<(std::net::IpAddr, u8)>,
@@ -128,6 +131,7 @@ impl TapEndpoint {
         let endpoint = TapEndpoint::new(conf)?;
         Ok(TapEndpoint {
             no_veth: Some(why),
+            may_be_veth: true,
             ..endpoint
         })
     }
@@ -145,6 +149,7 @@ impl TapEndpoint {
             conf,
             bypass,
             no_veth: None,
+            may_be_veth: false,
             epoll: Epoll::create()?,
             open: None,
             process: None,
@@ -174,6 +179,15 @@ impl TapEndpoint {
             return Err(OpenError::Ended(name.clone()));
         }
         Ok(NetnsRef::open(name)?)
+    }
+
+    /// Removes what is in its place.
+    fn remove_veth(&mut self) -> Result<(), OpenError> {
+        if self.may_be_veth {
+            veth::remove(&self.conf.mark)?;
+            self.may_be_veth = false;
+        }
+        Ok(())
     }
 
     fn try_open(&mut self) -> Result<Rings, OpenError> {
@@ -415,7 +429,7 @@ impl Endpoint for TapEndpoint {
         if now < self.retry_at {
             return Vec::new();
         }
-        match self.try_open() {
+        match self.remove_veth().and_then(|()| self.try_open()) {
             Ok(rings) => {
                 self.connects += 1;
                 self.reason.clear();

@@ -7,9 +7,8 @@ use std::time::{Duration, Instant};
 
 use windlass_sys::Errno;
 use windlass_sys::epoll::{Epoll, Interest};
-use windlass_sys::netlink::Netlink;
 use windlass_sys::netns::{Named, NetnsId, NetnsRef};
-use windlass_sys::shortcut::{Ends, Passed, Slot};
+use windlass_sys::shortcut::{Ends, Hook, Passed, Slot};
 
 use super::pair::{self, Pair, PairError};
 use crate::endpoint::{Endpoint, Event, Handed, InterfaceConf, Rings, Status};
@@ -27,6 +26,8 @@ pub struct VethConf {
     pub netns: String,
     /// Written on our end as its alias: tells it from every other.
     pub mark: String,
+    /// Where its programs are.
+    pub hook: Hook,
     /// Its address, its MTU, and its network addresses.
     pub interface: InterfaceConf,
 }
@@ -126,7 +127,7 @@ impl VethEndpoint {
         let (Some(rings), Some(tap)) = (rings, self.tap.index()) else {
             return Err(PairError::Tap(self.tap.status().reason));
         };
-        let joined = pair.join(&self.slot, self.ends(&pair, tap));
+        let joined = pair.join(self.conf.hook, &self.slot, self.ends(&pair, tap));
         let watched = joined.and_then(|is_up| Ok(self.watch(&pair).map(|()| is_up)?));
         match watched {
             Ok(is_up) => {
@@ -213,7 +214,10 @@ impl VethEndpoint {
         let changed = pair.change(from, to).map_err(PairError::from);
         let done = changed.and_then(|()| match from.mac == to.mac {
             true => Ok(()),
-            false => pair.join(&self.slot, self.ends(&pair, tap)).map(drop),
+            false => {
+                let ends = self.ends(&pair, tap);
+                pair.join(self.conf.hook, &self.slot, ends).map(drop)
+            }
         });
         self.pair = Some(pair);
         done.map_err(|error| error.to_string())
@@ -365,13 +369,8 @@ impl Endpoint for VethEndpoint {
         match self.close() {
             Some(pair) => pair.delete(),
             None => {
-                let netlink = Netlink::open();
-                let found = netlink.and_then(|mut netlink| {
-                    let found = pair::find(&mut netlink, &self.conf.mark)?;
-                    found.map_or(Ok(()), |host| netlink.unlist_link(host.index))
-                });
                 // It is gone, or was never there.
-                let _ = found;
+                let _ = pair::remove(&self.conf.mark);
             }
         }
         self.tap.delete();

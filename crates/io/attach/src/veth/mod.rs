@@ -16,7 +16,7 @@
 //! A [`VethEndpoint`] has the [`TapEndpoint`](crate::tap::TapEndpoint) whose rings workers serve, and a `Pair`. Programs at the
 //! ingress of the pair's host end and of the TAP lead frames from one to the other; programs at their egress keep out whatever the
 //! host itself sends there. So neither interface needs an address, and nobody in the container reaches either.
-//! [`Bypass`] says to whom the shortcut is open.
+//! [`Bypass`] says to whom the shortcut is open. The programs are where the kernel has a place for them ([`shortcut::Hook`]).
 //!
 //! # Ownership and lifetime
 //! The host end bears the daemon's mark, as a TAP does. The pair and its programs outlive the daemon: what may pass by the shortcut
@@ -28,12 +28,13 @@
 //! MTU, queues, programs) changes nothing on ours.
 //!
 //! # Not done
-//! Linux before 6.6, which has no tcx: there the container gets a TAP. netkit.
+//! netkit. A kernel with neither tcx nor clsact: there the container gets a TAP.
 
 mod endpoint;
 mod pair;
 
 pub use endpoint::{VethConf, VethEndpoint};
+pub(crate) use pair::remove;
 pub use pair::remove_others;
 
 use windlass_sys::shortcut::{self, Place, Slot};

@@ -4,10 +4,10 @@ use std::collections::HashSet;
 
 use thiserror::Error;
 use windlass_sys::Errno;
-use windlass_sys::bpf::{LoadError, Side, put_at};
+use windlass_sys::bpf::{LoadError, Side};
 use windlass_sys::netlink::{Link, LinkMonitor, Netlink, NetlinkError};
 use windlass_sys::netns::{self, NetnsError, NetnsRef};
-use windlass_sys::shortcut::{Ends, Slot, only_redirected};
+use windlass_sys::shortcut::{Ends, Hook, Slot, only_redirected};
 
 use super::VethConf;
 use crate::endpoint::InterfaceConf;
@@ -82,6 +82,16 @@ pub(super) fn cut_off(mark: &str) -> Result<(), NetlinkError> {
         Some(host) => netlink.set_link_up(host.index, false),
         None => Ok(()),
     }
+}
+
+/// Deletes the pair with the mark, if it is there.
+///
+/// # Errors
+/// What the kernel says.
+pub(crate) fn remove(mark: &str) -> Result<(), NetlinkError> {
+    let mut netlink = Netlink::open()?;
+    let found = find(&mut netlink, mark)?;
+    found.map_or(Ok(()), |host| netlink.unlist_link(host.index))
 }
 
 /// Removes pairs whose mark begins like this and is none of these. Returns how many were.
@@ -174,13 +184,14 @@ impl Pair {
     }
 
     /// Has frames pass between the pair and a TAP, and nothing else; then our ends are up. Whether the container's is.
-    pub(super) fn join(&mut self, slot: &Slot, ends: Ends) -> Result<bool, PairError> {
+    pub(super) fn join(&mut self, hook: Hook, slot: &Slot, ends: Ends) -> Result<bool, PairError> {
         slot.set_ends(ends)?;
+        let netlink = &mut self.outside;
         for index in [ends.host, ends.tap] {
-            put_at(&only_redirected()?, index, Side::Egress)?;
+            hook.put(netlink, &only_redirected()?, index, Side::Egress)?;
         }
-        put_at(&slot.arrive(ends)?, ends.tap, Side::Ingress)?;
-        put_at(&slot.leave(ends)?, ends.host, Side::Ingress)?;
+        hook.put(netlink, &slot.arrive(ends)?, ends.tap, Side::Ingress)?;
+        hook.put(netlink, &slot.leave(ends)?, ends.host, Side::Ingress)?;
         self.outside.set_link_up(ends.host, true)?;
         if self.is_new {
             self.inside.set_link_up(self.inner, true)?;
@@ -226,8 +237,13 @@ fn make(
     outside: &mut Netlink,
     inside: &mut Netlink,
 ) -> Result<(Link, Link), PairError> {
-    if inside.link_by_name(&conf.name)?.is_some() {
-        return Err(PairError::Foreign(conf.name.clone()));
+    for link in inside.links()? {
+        // A daemon that could have no shortcut has made it.
+        if link.kind.as_deref() == Some("tun") && link.alias.as_deref() == Some(&conf.mark) {
+            inside.delete_link(link.index)?;
+        } else if link.name == conf.name {
+            return Err(PairError::Foreign(conf.name.clone()));
+        }
     }
     let name = hidden_name("wlv", &conf.mark);
     outside.create_veth(&name, &conf.name, Some(namespace))?;

@@ -14,6 +14,7 @@ use windlass_attach::tap::remove_strays;
 use windlass_attach::veth;
 use windlass_attach::xdp::XdpConf;
 use windlass_shm::Quota;
+use windlass_sys::shortcut::Hook;
 
 use super::guest::RingProgress;
 use super::translate;
@@ -84,7 +85,8 @@ struct Marks {
 
 impl System {
     /// The host of a daemon with so many workers; `state_id` stands for the daemon in marks on the host;
-    /// `mappings_per_uid_max`: shared mappings of all peers in zones of one owner.
+    /// `mappings_per_uid_max`: shared mappings of all peers in zones of one owner; `shortcut`: where programs of veths may be, the best
+    /// first.
     pub fn new(
         workers: u16,
         state_id: String,
@@ -92,6 +94,7 @@ impl System {
         runtime_dir: &Path,
         holders: Holders,
         mappings_per_uid_max: u32,
+        shortcut: Vec<Hook>,
     ) -> System {
         System {
             workers,
@@ -101,7 +104,7 @@ impl System {
             mappings_per_uid_max,
             holders,
             marks: Some(Marks::default()),
-            shortcuts: Shortcuts::default(),
+            shortcuts: Shortcuts::new(shortcut),
         }
     }
 
@@ -241,7 +244,15 @@ mod tests {
     fn gigantic_pages_are_for_some() {
         let nowhere = Path::new("/nonexistent");
         let progress = RingProgress::new(nowhere, nowhere, "test");
-        let system = System::new(1, "test".into(), progress, nowhere, Holders::default(), 8);
+        let system = System::new(
+            1,
+            "test".into(),
+            progress,
+            nowhere,
+            Holders::default(),
+            8,
+            vec![],
+        );
         let allows = |owner: Option<(u32, u32)>, huge: Option<bool>| {
             let properties = serde_json::json!({"huge-1g": huge});
             let mut vnic = serde_json::json!({"name": "v", "bridge": "b"});

@@ -80,6 +80,7 @@ pub fn build(options: &Options, sink: StateSink) -> Result<Box<dyn Backend>> {
         &runtime_dir,
         sink.holders().clone(),
         options.limits.per_user.max(Share::Mappings),
+        options.shortcut.clone(),
     );
     build_on(Box::new(host), options, sink)
 }

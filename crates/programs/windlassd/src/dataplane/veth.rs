@@ -1,39 +1,64 @@
 //! VNICs with a veth: the shortcut that they share.
 //!
 //! # Model
-//! The first VNIC with a veth has the maps made that all share. Where the kernel has no place for the programs, or refuses them, a VNIC
-//! gets a TAP in the namespace instead, and says so.
+//! The first VNIC with a veth has the maps made that all share, and the place for programs chosen: the first of those that the daemon's
+//! options name and the kernel has. Where there is none, or the kernel refuses the maps, a VNIC gets a TAP in the namespace instead,
+//! and says so.
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 
 use windlass_api::{Veth, Vnic};
 use windlass_attach::endpoint::Endpoint;
 use windlass_attach::tap::{TapConf, TapEndpoint};
 use windlass_attach::veth::{VethConf, VethEndpoint};
-use windlass_sys::bpf;
-use windlass_sys::shortcut::{Shortcut, Slot};
+use windlass_sys::shortcut::{Hook, Shortcut, Slot};
 
 use super::translate;
 use crate::backend::BackendError;
 
 /// The maps of the daemon's veths, once there is one.
-#[derive(Default)]
-pub struct Shortcuts(Option<Arc<Shortcut>>);
+pub struct Shortcuts {
+    /// Those that may be used, the best first.
+    hooks: Vec<Hook>,
+    /// The first that the kernel has, once somebody has looked.
+    hook: OnceCell<Option<Hook>>,
+    maps: Option<Arc<Shortcut>>,
+}
 
 impl Shortcuts {
-    /// A slot for one more member.
-    fn slot(&mut self) -> Result<Slot, String> {
-        if !bpf::has_places() {
-            return Err("the kernel has no tcx (Linux 6.6)".into());
+    /// With the programs at one of these places.
+    pub(super) fn new(hooks: Vec<Hook>) -> Shortcuts {
+        Shortcuts {
+            hooks,
+            hook: OnceCell::new(),
+            maps: None,
         }
-        let maps = match &self.0 {
+    }
+
+    fn hook(&self) -> Result<Hook, String> {
+        let first = || self.hooks.iter().copied().find(|hook| hook.is_there());
+        self.hook.get_or_init(first).ok_or_else(|| {
+            let hooks: Vec<_> = self.hooks.iter().map(Hook::to_string).collect();
+            match hooks.is_empty() {
+                true => "the daemon's option `shortcut` is off".into(),
+                false => format!("the kernel has no {}", hooks.join(" and no ")),
+            }
+        })
+    }
+
+    /// A slot for one more member, and where its programs are.
+    fn slot(&mut self) -> Result<(Slot, Hook), String> {
+        let hook = self.hook()?;
+        let maps = match &self.maps {
             Some(maps) => maps.clone(),
             None => {
                 let made = Shortcut::new().map_err(|error| error.to_string())?;
-                self.0.insert(Arc::new(made)).clone()
+                self.maps.insert(Arc::new(made)).clone()
             }
         };
-        maps.slot().map_err(|error| error.to_string())
+        let slot = maps.slot().map_err(|error| error.to_string())?;
+        Ok((slot, hook))
     }
 }
 
@@ -54,11 +79,12 @@ pub(super) fn endpoint(
     let interface = translate::interface(vnic);
     let refused = |errno| BackendError::Host(format!("veth of `{}`: {errno}", vnic.name));
     match shortcuts.slot() {
-        Ok(slot) => {
+        Ok((slot, hook)) => {
             let conf = VethConf {
                 name,
                 netns,
                 mark,
+                hook,
                 interface,
             };
             let endpoint = VethEndpoint::new(conf, slot).map_err(refused)?;
