@@ -476,6 +476,54 @@ fn a_veth_of_no_vnic_is_removed() {
     assert_eq!(lab.ip("host", "-o link show type veth").lines().count(), 1);
 }
 
+/// A datagram of a byte from one address to another, in a namespace.
+fn datagram(lab: &Lab, short: &str, from: &str, to: &str) {
+    let socket = lab.within(short, || UdpSocket::bind(from).expect("an address"));
+    socket.send_to(b"x", to).expect("sent");
+}
+
+/// Guards that judge each frame by itself leave the shortcut open: datagrams from an allowed address go by it. What they refuse is refused and
+/// counted, and what the shortcut cannot tell, such as ICMP, takes the other way.
+#[test]
+fn guards_keep_it_open() {
+    let Some(lab) = Lab::start("guards_keep_it_open") else {
+        return;
+    };
+    let daemon = two(&lab, "");
+    let guards = "allowed-ips=10.1.0.1 restricted=on router-guard=on dhcp-guard=on dhcp-nospoof=on";
+    daemon.must(&format!("vnic set a {guards}"));
+    assert!(lab.ping("a", "10.1.0.2", 3));
+    assert!(is_open(&daemon, "a") && is_open(&daemon, "b"));
+    let by = |what: &str, from: &str| {
+        let before = shortcut(&daemon, "a").1;
+        until(what, || {
+            datagram(&lab, "a", from, "10.1.0.2:7000");
+            let goes_by = shortcut(&daemon, "a").1 > before;
+            if !goes_by {
+                // Behind one that was refused the shortcut opens after a second without another.
+                std::thread::sleep(Duration::from_millis(1100));
+            }
+            goes_by
+        });
+    };
+    by("its own", "10.1.0.1:0");
+    lab.ip("a", "address add 10.1.0.9/24 dev eth0");
+    let spoofed = daemon.drops("a", "ip-spoof");
+    let before = shortcut(&daemon, "a").1;
+    datagram(&lab, "a", "10.1.0.9:0", "10.1.0.2:7000");
+    until("refused", || daemon.drops("a", "ip-spoof") > spoofed);
+    datagram(&lab, "a", "10.1.0.1:67", "10.1.0.2:68");
+    until("no server", || daemon.drops("a", "dhcp-guard") > 0);
+    assert!(lab.ping("a", "10.1.0.2", 3));
+    assert_eq!(shortcut(&daemon, "a").1, before, "by the worker");
+    set(&daemon, "a", "allowed-ips=10.1.0.1,10.1.0.8/30");
+    by("one more", "10.1.0.9:0");
+    set(&daemon, "a", "allowed-ips=10.1.0.0/16");
+    assert!(!is_open(&daemon, "a"), "too many to look one up");
+    balanced(&daemon, "a");
+    balanced(&daemon, "b");
+}
+
 /// Puts a program at the end of a container, as the container itself could.
 fn program(lab: &Lab, short: &str, side: Side, code: &[I]) {
     lab.within(short, || {

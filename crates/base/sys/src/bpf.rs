@@ -197,6 +197,16 @@ impl Instruction {
         }
     }
 
+    /// `r{register} =` its lower 16 bits, from network order to the host's, the upper ones zero.
+    #[must_use]
+    pub const fn from_be_half(register: u8) -> Self {
+        // ALU | END | TO_BE
+        Self {
+            opcode: 0xdc,
+            ..Self::add_immediate(register, 16)
+        }
+    }
+
     /// `r{to} += r{from}`.
     #[must_use]
     pub const fn add_register(to: u8, from: u8) -> Self {

@@ -18,6 +18,7 @@
 //! Each member has a *slot*. While it is open ([`Slot::open`]) it has a *place*, a number: two open members of one place exchange
 //! frames directly. A frame leaves by the shortcut if
 //! - it is untagged IPv4, IPv6 or ARP, and its source is the member's own address;
+//! - it passes the member's [`Checks`];
 //! - its destination is the address of an open member of the same place, and it fits that one's MTU, cut into segments if it is to be;
 //! - no frame of the pair is still on the other way.
 //!
@@ -39,6 +40,7 @@
 //! Frames and bytes that a slot's member has sent and got by the shortcut ([`Slot::passed`]).
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -49,6 +51,8 @@ use crate::netlink::Mac;
 
 /// Members at most.
 pub const SLOTS: u32 = 4096;
+/// Addresses that members may send from, where that is checked, at most.
+const ALLOWED_MAX: u32 = 65_536;
 /// Pairs of members with frames on the slow way, at most: those seen last.
 const PAIRS: u32 = 65_536;
 /// A pair without a frame on the slow way for this long has none there: 1 s.
@@ -91,14 +95,36 @@ const ARP: i32 = 0x0608;
 const V4_START: i16 = 14;
 /// Version 4, 20 bytes of header.
 const V4_PLAIN: i32 = 0x45;
+const V4_LENGTH: i16 = 16;
+const V4_FRAGMENT: i16 = 20;
+/// All but "don't fragment" and the bit beside it.
+const FRAGMENT: i32 = 0xff3f;
 const V4_PROTOCOL: i16 = 23;
+const V4_SOURCE: i16 = 26;
+const V4_END: i16 = 34;
+const V6_VERSION: i32 = 0x60;
+const V6_LENGTH: i16 = 18;
 const V6_NEXT: i16 = 20;
+const V6_SOURCE: i16 = 22;
+const V6_END: i16 = 54;
+// Of a transport header.
+const TO_PORT: i16 = 2;
+const UDP_LENGTH: i16 = 4;
+const UDP_HEADER: i32 = 8;
+const TCP_LENGTH: i32 = 12;
+const TCP_HEADER: i32 = 20;
+/// To servers and clients, of IPv4 and of IPv6.
+const DHCP_PORTS: [i32; 4] = [67, 68, 546, 547];
 const TCP: i32 = 6;
 const UDP: i32 = 17;
 /// Where the length of a TCP header stands.
 const V4_OFFSET: i16 = 46;
 const V6_OFFSET: i16 = 66;
 const HEADER: i32 = 14;
+
+// [`Checks`] as `places` has them; 0: none.
+const CHECK_TRANSPORT: i32 = 1;
+const CHECK_SOURCE: i32 = 2;
 
 // The stack of `leave`, from its end.
 /// The pair: destination, source, four bytes of zeros.
@@ -114,6 +140,10 @@ const TO: i16 = -48;
 const NEW_PAIR: i16 = -72;
 /// The time.
 const NOW: i16 = -80;
+/// The member's checks.
+const CHECKS: i16 = -84;
+/// The frame's source as a key of `allowed`.
+const ALLOWED: i16 = -112;
 
 /// What went by the shortcut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -153,20 +183,54 @@ pub struct Ends {
     pub tap: u32,
 }
 
+/// What a member's frames have to be, beside plain.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Checks {
+    /// Nothing.
+    #[default]
+    None,
+    /// A whole TCP segment, or a UDP datagram to no port of DHCP; over IPv4 without options, no fragment, or over IPv6 without extension
+    /// headers.
+    Transport,
+    /// That, from one of these addresses.
+    Sources(Arc<[IpAddr]>),
+}
+
+impl Checks {
+    fn number(&self) -> i32 {
+        match self {
+            Self::None => 0,
+            Self::Transport => CHECK_TRANSPORT,
+            Self::Sources(_) => CHECK_SOURCE,
+        }
+    }
+
+    fn sources(&self) -> &[IpAddr] {
+        match self {
+            Self::Sources(sources) => sources,
+            _ => &[],
+        }
+    }
+}
+
 /// Where a member may exchange frames directly.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// Members of the same number do; from 1.
     pub number: u32,
     /// Largest packet that it takes, in bytes.
     pub mtu: u32,
+    /// What it may send there.
+    pub checks: Checks,
 }
 
 /// The maps that all programs of one daemon share.
 #[derive(Debug)]
 pub struct Shortcut {
-    /// By slot: the place, if it is open, else 0; and whose slot it is.
+    /// By slot: the place, if it is open, else 0; whose slot it is; what is checked.
     places: Map,
+    /// By slot, whose it is, kind of packet, and address: that packets may come from it.
+    allowed: Map,
     /// By address and place: what there is to know of an open member.
     targets: Map,
     /// Addresses of all members, open or not.
@@ -209,7 +273,7 @@ struct SlotState {
 impl SlotState {
     /// Where it is in the maps.
     fn entered(&self) -> Option<(Ends, Place)> {
-        Some((self.ends?, self.place?)).filter(|_| self.is_up)
+        Some((self.ends?, self.place.clone()?)).filter(|_| self.is_up)
     }
 }
 
@@ -223,7 +287,7 @@ fn address(mac: Mac) -> [u8; 8] {
     [a, b, c, d, e, f, 0, 0]
 }
 
-fn target((ends, place): (Ends, Place)) -> [u8; 16] {
+fn target((ends, place): &(Ends, Place)) -> [u8; 16] {
     let mut key = [0; 16];
     let (head, tail) = key.split_at_mut(8);
     head.copy_from_slice(&address(ends.mac));
@@ -240,7 +304,8 @@ impl Shortcut {
         let made =
             |kind, sizes, entries| Map::sized(kind, sizes, entries).map_err(ShortcutError::Map);
         Ok(Shortcut {
-            places: made(MapKind::Array, (4, 8), SLOTS)?,
+            places: made(MapKind::Array, (4, 16), SLOTS)?,
+            allowed: made(MapKind::Hash, (28, 4), ALLOWED_MAX)?,
             targets: made(MapKind::Hash, (16, 16), SLOTS)?,
             known: made(MapKind::Hash, (8, 4), SLOTS)?,
             pairs: made(MapKind::RecentHash, (16, 24), PAIRS)?,
@@ -323,19 +388,54 @@ impl Slot {
         if before == after {
             return Ok(answer);
         }
-        let number = self.number.to_ne_bytes();
         if let Some(before) = before {
-            self.of.places.put(&number, &0_u64.to_ne_bytes())?;
-            self.of.targets.take(&target(before))?;
+            self.leave_place(&before)?;
         }
-        if let Some((ends, place)) = after {
-            let value = [ends.host, self.number, place.mtu, 0].map(u32::to_ne_bytes);
-            let key = target((ends, place));
-            self.of.targets.put(&key, value.as_flattened())?;
-            let place = [place.number, self.whose].map(u32::to_ne_bytes);
-            self.of.places.put(&number, place.as_flattened())?;
+        if let Some(after) = after
+            && let Err(errno) = self.enter_place(&after)
+        {
+            state.place = None;
+            let _ = self.leave_place(&after);
+            return Err(errno);
         }
         Ok(answer)
+    }
+
+    fn enter_place(&self, of: &(Ends, Place)) -> Result<(), Errno> {
+        let (ends, place) = of;
+        for source in place.checks.sources() {
+            let allowed = self.source(*source);
+            self.of.allowed.put(&allowed, &1_u32.to_ne_bytes())?;
+        }
+        let value = [ends.host, self.number, place.mtu, 0].map(u32::to_ne_bytes);
+        self.of.targets.put(&target(of), value.as_flattened())?;
+        let checks = place.checks.number().cast_unsigned();
+        let value = [place.number, self.whose, checks, 0].map(u32::to_ne_bytes);
+        let number = self.number.to_ne_bytes();
+        self.of.places.put(&number, value.as_flattened())
+    }
+
+    fn leave_place(&self, of: &(Ends, Place)) -> Result<(), Errno> {
+        let number = self.number.to_ne_bytes();
+        self.of.places.put(&number, &[0; 16])?;
+        self.of.targets.take(&target(of))?;
+        for source in of.1.checks.sources() {
+            self.of.allowed.take(&self.source(*source))?;
+        }
+        Ok(())
+    }
+
+    /// A source of its member's packets as a key.
+    fn source(&self, address: IpAddr) -> [u8; 28] {
+        let mut key = [0; 28];
+        let (kind, address) = match address {
+            IpAddr::V4(v4) => (IPV4, v4.octets().to_vec()),
+            IpAddr::V6(v6) => (IPV6, v6.octets().to_vec()),
+        };
+        let head = [self.number, self.whose, kind.cast_unsigned()].map(u32::to_ne_bytes);
+        let parts = head.as_flattened().iter().chain(&address);
+        key.iter_mut().zip(parts).for_each(|(to, from)| *to = *from);
+        key
     }
 
     /// What went by since the slot was made.
@@ -500,16 +600,22 @@ mod tests {
 
     /// A member of place 1, and the program at its end.
     fn member(shortcut: &Arc<Shortcut>, last: u8) -> (Slot, Program) {
+        checked(shortcut, last, Checks::None)
+    }
+
+    /// The same with checks.
+    fn checked(shortcut: &Arc<Shortcut>, last: u8, checks: Checks) -> (Slot, Program) {
         let slot = shortcut.slot().expect("a slot");
         let mac = [0x82, 0xff, 0xfe, 0xfd, 0xfc, last];
         let ends = Ends { mac, ..ENDS };
         slot.set_ends(ends).expect("ends");
         slot.set_up(true).expect("up");
-        let place = Place {
+        slot.open(Some(Place {
             number: 1,
             mtu: 1500,
-        };
-        slot.open(Some(place)).expect("open");
+            checks,
+        }))
+        .expect("open");
         let program = slot.leave(ends).expect("a program");
         (slot, program)
     }
@@ -597,6 +703,154 @@ mod tests {
         run(&of_a, &kind, 0);
         run(&of_a, &frame(2, 1, 60), 0);
         assert_eq!(a.passed().rx_frames, before, "behind one that is under way");
+    }
+
+    /// A frame that is no plain one, but goes to the same member, counts as under way: what is written of it would else be taken for
+    /// another one.
+    #[test]
+    fn what_is_not_plain_counts_as_under_way() {
+        let Some(shortcut) = shortcut("what_is_not_plain_counts_as_under_way") else {
+            return;
+        };
+        let mut tagged = frame(2, 1, 60);
+        tagged.splice(12..12, [0x81, 0, 0, 5]);
+        let mut short = frame(2, 1, 60);
+        short[12] = 0x88;
+        short.truncate(33);
+        for strange in [tagged, short] {
+            let (a, of_a) = member(&shortcut, 1);
+            let (b, _) = member(&shortcut, 2);
+            let written = b
+                .arrive(Ends {
+                    mac: b_mac(),
+                    ..ENDS
+                })
+                .expect("a program");
+            run(&of_a, &frame(2, 1, 1515), 0);
+            run(&of_a, &strange, 0);
+            // The worker has written one of the two.
+            run(&written, &strange, 0);
+            run(&of_a, &frame(2, 1, 60), 0);
+            assert_eq!(a.passed().rx_frames, 0, "the first is under way");
+            let pair = [&strange[..12], &[0; 4]].concat();
+            shortcut.pairs.take(&pair).expect("a pair");
+        }
+    }
+
+    fn b_mac() -> Mac {
+        [0x82, 0xff, 0xfe, 0xfd, 0xfc, 2]
+    }
+
+    /// A whole TCP segment or UDP datagram over IPv4, with `bytes` of payload and addresses of zeros.
+    fn packet4(protocol: u8, port: u16, bytes: usize) -> Vec<u8> {
+        let header = if protocol == 6 { 20 } else { 8 };
+        let mut packet = frame(2, 1, 100);
+        packet.resize(34 + header + bytes, 0);
+        let size = (20 + header + bytes) as u16;
+        packet[16..18].copy_from_slice(&size.to_be_bytes());
+        packet[23] = protocol;
+        packet[26..30].copy_from_slice(&[10, 1, 0, 1]);
+        packet[36..38].copy_from_slice(&port.to_be_bytes());
+        match protocol {
+            6 => packet[46] = 0x50,
+            _ => packet[38..40].copy_from_slice(&(size - 20).to_be_bytes()),
+        }
+        packet
+    }
+
+    /// The same over IPv6.
+    fn packet6(protocol: u8, port: u16, bytes: usize) -> Vec<u8> {
+        let v4 = packet4(protocol, port, bytes);
+        let mut packet = v4[..14].to_vec();
+        packet[12..14].copy_from_slice(&[0x86, 0xdd]);
+        packet.extend([0x60, 0, 0, 0]);
+        let size = (v4.len() - 34) as u16;
+        packet.extend(size.to_be_bytes());
+        packet.extend([protocol, 64]);
+        packet.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+        packet.extend([0; 16]);
+        packet.extend(&v4[34..]);
+        packet
+    }
+
+    /// With checks on, whole segments and datagrams go by if their source is allowed; whatever else there is goes to the worker, which
+    /// judges it. Addresses are those of the open member alone.
+    #[test]
+    fn what_is_checked_is_whole() {
+        let Some(shortcut) = shortcut("what_is_checked_is_whole") else {
+            return;
+        };
+        let goes_by = |checks: &Checks, frame: &[u8]| {
+            let (a, of_a) = checked(&shortcut, 1, checks.clone());
+            let (_b, _) = member(&shortcut, 2);
+            run(&of_a, frame, 0);
+            let pair = [&frame[..12], &[0; 4]].concat();
+            shortcut.pairs.take(&pair).expect("a pair");
+            a.passed().rx_frames == 1
+        };
+        let all = Checks::Transport;
+        let of = |addresses: &[&str]| {
+            let parsed = addresses
+                .iter()
+                .map(|text| text.parse().expect("an address"));
+            Checks::Sources(parsed.collect())
+        };
+        let (own, other) = (
+            of(&["10.1.0.1", "fd00::1"]),
+            of(&["10.1.0.2", "fd00::2", "::10.1.0.1"]),
+        );
+        let plain = [
+            packet4(6, 80, 20),
+            packet4(17, 80, 0),
+            packet6(6, 80, 20),
+            packet6(17, 80, 20),
+        ];
+        for frame in &plain {
+            assert!(goes_by(&all, frame) && goes_by(&own, frame), "{frame:02x?}");
+            assert!(!goes_by(&other, frame), "another's: {frame:02x?}");
+            assert!(!goes_by(&of(&[]), frame), "nobody's: {frame:02x?}");
+        }
+        let changed = |frame: &[u8], at: usize, byte: u8| {
+            let mut frame = frame.to_vec();
+            frame[at] = byte;
+            frame
+        };
+        let [tcp4, udp4, tcp6, udp6] = &plain;
+        for (what, frame) in [
+            ("options", changed(tcp4, 14, 0x46)),
+            ("the first fragment", changed(tcp4, 20, 0x20)),
+            ("a later fragment", changed(udp4, 21, 1)),
+            ("ICMP", changed(tcp4, 23, 1)),
+            ("longer than the frame", changed(tcp4, 17, 61)),
+            ("shorter than its headers", changed(tcp4, 17, 39)),
+            ("a long header", changed(tcp4, 46, 0xb0)),
+            ("a short header", changed(tcp4, 46, 0x40)),
+            ("a long datagram", changed(udp4, 39, 9)),
+            ("a short datagram", changed(udp4, 39, 7)),
+            ("another version", changed(tcp6, 14, 0x40)),
+            ("ICMPv6", changed(tcp6, 20, 58)),
+            ("longer than the frame", changed(tcp6, 19, 41)),
+            ("an extension header", changed(udp6, 20, 0)),
+            ("to a DHCP server", packet4(17, 67, 20)),
+            ("to a DHCP client", packet4(17, 68, 20)),
+            ("to a DHCPv6 client", packet6(17, 546, 20)),
+            ("to a DHCPv6 server", packet6(17, 547, 20)),
+            ("ARP", changed(&changed(tcp4, 12, 8), 13, 6)),
+        ] {
+            assert!(!goes_by(&all, &frame), "{what}");
+            assert!(goes_by(&Checks::None, &frame), "{what}, unchecked");
+        }
+        let (a, of_a) = checked(&shortcut, 1, own);
+        a.open(None).expect("closed");
+        let (b, _) = member(&shortcut, 2);
+        a.open(Some(Place {
+            number: 1,
+            mtu: 1500,
+            checks: other,
+        }))
+        .expect("open");
+        run(&of_a, tcp4, 0);
+        assert_eq!(b.passed().tx_frames, 0, "no address of its own any more");
     }
 
     /// The kernel's verifier takes all programs.

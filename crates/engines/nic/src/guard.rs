@@ -44,7 +44,7 @@ use windlass_wire::parse::HEADERS_MAX;
 use windlass_wire::{Fault, Fragment, Kind, Layers, ether, parse};
 
 use crate::learn::{Learner, Methods};
-use crate::stage::{IngressStage, Leaving};
+use crate::stage::{IngressStage, Leaving, Plain};
 use windlass_wire::dhcp::{SERVER, SERVER6};
 
 mod address;
@@ -103,6 +103,9 @@ impl Protection {
         .find_map(|(is_on, reason)| is_on.then_some(reason))
     }
 }
+
+/// Addresses that [`Plain::Transport`] names at most: an address list and the link-local address, with room for small prefixes.
+const PLAIN_SOURCES_MAX: usize = 64;
 
 /// Bytes of a frame that have to be private before a rule can say anything: more than there are.
 #[derive(Clone, Copy, Debug)]
@@ -245,6 +248,17 @@ impl Guard {
 }
 
 impl IngressStage for Guard {
+    /// As [`plain`] finds them, whatever the rules.
+    fn plain(&self) -> Plain {
+        let addresses = self.addresses.as_ref();
+        match addresses.map(|named| named.each(PLAIN_SOURCES_MAX)) {
+            _ if self.learner.is_some() => Plain::None,
+            None => Plain::Transport(None),
+            Some(Some(few)) => Plain::Transport(Some(few)),
+            Some(None) => Plain::None,
+        }
+    }
+
     fn leave(&self, frames: &mut Leaving<'_>) {
         let Some(learner) = &self.learner else {
             self.decide(self.addresses.as_ref(), frames);

@@ -77,5 +77,5 @@ pub use learn::{
 };
 pub use leave::leave;
 pub use stage::{
-    EgressStage, Entering, Fate, IngressStage, Leaving, MacNospoof, Restricted, protect,
+    EgressStage, Entering, Fate, IngressStage, Leaving, MacNospoof, Plain, Restricted, protect,
 };

@@ -20,6 +20,7 @@
 //! Stages are shared by all workers. What they keep (the connections of a firewall) holds for the member, whatever the
 //! number of workers, and survives topologies.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use windlass_frame::{BURST, Deepen, Heads, Meta, Pick, Tick, Verdict};
@@ -33,10 +34,22 @@ pub trait IngressStage: Send + Sync {
     /// Decides about the frames that still pass.
     fn leave(&self, frames: &mut Leaving<'_>);
 
-    /// Whether it passes all untagged IPv4, IPv6 and ARP frames from the member's own address, and only passes them.
-    fn passes_plain(&self) -> bool {
-        false
+    /// Which untagged IPv4, IPv6 and ARP frames from the member's own address it passes, and only passes.
+    fn plain(&self) -> Plain {
+        Plain::None
     }
+}
+
+/// Frames that a stage does nothing with, as can be told from each by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Plain {
+    /// None that could be named.
+    None,
+    /// All.
+    All,
+    /// Whole TCP segments, and whole UDP datagrams to no port of DHCP, over IPv4 without options and not in fragments, or over IPv6
+    /// without extension headers; if addresses are named, from these.
+    Transport(Option<Vec<IpAddr>>),
 }
 
 /// Decides about frames on their way to one member.
@@ -226,8 +239,8 @@ pub fn protect(
 pub struct MacNospoof(pub Arc<[u64]>);
 
 impl IngressStage for MacNospoof {
-    fn passes_plain(&self) -> bool {
-        true
+    fn plain(&self) -> Plain {
+        Plain::All
     }
 
     fn leave(&self, frames: &mut Leaving<'_>) {
@@ -259,8 +272,8 @@ const TAG: u16 = 0x0081;
 pub struct Restricted;
 
 impl IngressStage for Restricted {
-    fn passes_plain(&self) -> bool {
-        true
+    fn plain(&self) -> Plain {
+        Plain::All
     }
 
     fn leave(&self, frames: &mut Leaving<'_>) {

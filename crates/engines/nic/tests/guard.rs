@@ -77,6 +77,37 @@ fn outcomes(rules: &Plain, frames: &[Vec<u8>]) -> Vec<Option<Drop>> {
     decided.map(|verdict| verdict.as_drop()).collect()
 }
 
+/// A guard names the addresses from which it passes whole segments and datagrams, the link-local one among them: none that packets cannot come
+/// from, and nothing if there are too many.
+#[test]
+fn plain_sources_are_named() {
+    use windlass_nic::Plain;
+    let plain = |prefixes: Option<&[(IpAddr, u8)]>| {
+        let rules = Protection {
+            addresses: prefixes.map(|prefixes| IpNospoof::new(prefixes.iter().copied())),
+            dhcp_guard: true,
+            ..Protection::default()
+        };
+        let mut own = [0; 8];
+        own[..6].copy_from_slice(&OWN);
+        let guard = Guard::new(&[u64::from_le_bytes(own)].into(), &rules.into(), None);
+        guard.expect("a rule").plain()
+    };
+    let from = |sources: &[&str]| {
+        let parsed = sources.iter().map(|text| text.parse().expect("an address"));
+        Plain::Transport(Some(parsed.collect()))
+    };
+    assert_eq!(plain(None), Plain::Transport(None));
+    let named = [(NAMED.into(), 31), (NAMED6.into(), 128)];
+    let expected = ["10.0.0.0", "10.0.0.1", "fd00::1", "fe80::ff:fe00:a"];
+    assert_eq!(plain(Some(&named)), from(&expected));
+    let mapped = NAMED.to_ipv6_mapped();
+    let none = [(ZERO.into(), 32), (ZERO6.into(), 128), (mapped.into(), 128)];
+    assert_eq!(plain(Some(&none)), from(&["fe80::ff:fe00:a"]));
+    assert_eq!(plain(Some(&[(NAMED.into(), 24)])), Plain::None);
+    assert_eq!(plain(Some(&[(NAMED6.into(), 0)])), Plain::None);
+}
+
 fn named() -> Vec<(IpAddr, u8)> {
     let prefix = Ipv4Addr::new(10, 9, 0, 0);
     let prefix6 = Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, 0);

@@ -8,6 +8,11 @@ use super::*;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Label {
     Kind,
+    Whole6,
+    Transport,
+    Datagram,
+    Ports,
+    Unchecked,
     Fits,
     Segment6,
     Segment,
@@ -120,10 +125,8 @@ pub(super) fn leave(slot: &Slot, ends: Ends) -> Vec<I> {
     let tail = u32::from_ne_bytes([c, d, e, f]);
     let mut code = Code::default();
     code.put([I::move_register(6, 1)]);
-    bytes(&mut code, HEADER + 20, Label::Tap);
-    // Of the member, and without a tag.
-    code.put([I::load_word(1, 6, VLAN_PRESENT)]);
-    code.jump(I::skip_if_is_not(1, 0, 0), Label::Tap);
+    bytes(&mut code, HEADER, Label::Tap);
+    // Of the member.
     code.put([I::load_half(1, 7, SOURCE)]);
     code.jump(I::skip_if_is_not(1, head, 0), Label::Tap);
     code.put([I::load_word(1, 7, SOURCE + 2), I::move_word(2, tail)]);
@@ -135,6 +138,10 @@ pub(super) fn leave(slot: &Slot, ends: Ends) -> Vec<I> {
         I::load_half(1, 7, 4),
         I::store_word(10, TARGET + 4, 1),
     ]);
+    // Without a tag, with an IPv4 header if it is to have one.
+    code.put([I::load_word(1, 6, VLAN_PRESENT)]);
+    code.jump(I::skip_if_is_not(1, 0, 0), Label::Slow);
+    reaches(&mut code, V4_END - 1);
     // Of a kind that every bridge reads as bytes, if it is for one member.
     code.put([I::load_half(1, 7, KIND)]);
     code.jump(I::skip_if_is(1, IPV4, 0), Label::Kind);
@@ -149,7 +156,11 @@ pub(super) fn leave(slot: &Slot, ends: Ends) -> Vec<I> {
     code.jump(I::skip_if_differ(1, 2, 0), Label::Slow);
     code.put([I::load_word(1, 0, 0)]);
     code.jump(I::skip_if_zero(1, 0), Label::Slow);
-    code.put([I::store_long(10, TARGET_PLACE, 1)]);
+    code.put([
+        I::store_long(10, TARGET_PLACE, 1),
+        I::load_word(1, 0, 8),
+        I::store_word(10, CHECKS, 1),
+    ]);
     code.with_map(LOOKUP, &of.targets, TARGET);
     code.jump(I::skip_if_zero(0, 0), Label::Slow);
     code.put([
@@ -159,6 +170,7 @@ pub(super) fn leave(slot: &Slot, ends: Ends) -> Vec<I> {
         I::store_word(10, NOW, 1),
         I::load_word(9, 0, 8),
     ]);
+    check(&mut code, slot);
     fits(&mut code);
     order(&mut code, of);
     code.label(Label::Take);
@@ -178,6 +190,109 @@ pub(super) fn leave(slot: &Slot, ends: Ends) -> Vec<I> {
     code.put([I::move_word(1, ends.tap)]);
     code.send(REDIRECT);
     code.finish()
+}
+
+/// To [`Label::Slow`] unless the frame passes what [`CHECKS`] says: see [`Checks`].
+fn check(code: &mut Code, slot: &Slot) {
+    code.put([I::load_word(1, 10, CHECKS)]);
+    code.jump(I::skip_if_zero(1, 0), Label::Unchecked);
+    code.put([
+        I::move_word(1, slot.number),
+        I::store_word(10, ALLOWED, 1),
+        I::move_word(1, slot.whose),
+        I::store_word(10, ALLOWED + 4, 1),
+        I::move_immediate(1, 0),
+        I::store_word(10, ALLOWED + 16, 1),
+        I::store_word(10, ALLOWED + 20, 1),
+        I::store_word(10, ALLOWED + 24, 1),
+        I::load_half(1, 7, KIND),
+        I::store_word(10, ALLOWED + 8, 1),
+        // The frame's length, of which the packet has a part.
+        I::load_word(4, 6, LEN),
+    ]);
+    code.jump(I::skip_if_is(1, IPV6, 0), Label::Whole6);
+    code.jump(I::skip_if_is_not(1, IPV4, 0), Label::Slow);
+    code.put([I::load_byte(1, 7, V4_START)]);
+    code.jump(I::skip_if_is_not(1, V4_PLAIN, 0), Label::Slow);
+    code.put([
+        I::load_half(1, 7, V4_FRAGMENT),
+        I::and_immediate(1, FRAGMENT),
+    ]);
+    code.jump(I::skip_if_is_not(1, 0, 0), Label::Slow);
+    code.put([
+        I::load_word(1, 7, V4_SOURCE),
+        I::store_word(10, ALLOWED + 12, 1),
+        I::load_byte(5, 7, V4_PROTOCOL),
+        I::load_half(2, 7, V4_LENGTH),
+        I::from_be_half(2),
+        I::move_immediate(1, i32::from(V4_END) - HEADER + UDP_HEADER),
+    ]);
+    code.jump(I::skip_if_greater(1, 2, 0), Label::Slow);
+    code.put([
+        I::add_immediate(2, HEADER - i32::from(V4_END)),
+        I::add_immediate(4, -i32::from(V4_END)),
+        I::move_register(1, 7),
+        I::add_immediate(1, V4_END.into()),
+    ]);
+    code.jump(I::skip(0), Label::Transport);
+    code.label(Label::Whole6);
+    reaches(code, V6_END - 1);
+    code.put([I::load_byte(1, 7, V4_START), I::and_immediate(1, 0xf0)]);
+    code.jump(I::skip_if_is_not(1, V6_VERSION, 0), Label::Slow);
+    for word in 0..4 {
+        code.put([
+            I::load_word(1, 7, V6_SOURCE + 4 * word),
+            I::store_word(10, ALLOWED + 12 + 4 * word, 1),
+        ]);
+    }
+    code.put([
+        I::load_byte(5, 7, V6_NEXT),
+        I::load_half(2, 7, V6_LENGTH),
+        I::from_be_half(2),
+        I::move_immediate(1, UDP_HEADER),
+    ]);
+    code.jump(I::skip_if_greater(1, 2, 0), Label::Slow);
+    code.put([
+        I::add_immediate(4, -i32::from(V6_END)),
+        I::move_register(1, 7),
+        I::add_immediate(1, V6_END.into()),
+    ]);
+    // `r1`: the transport header; `r2`: the packet's bytes from there, `r4`: the frame's; `r5`: the protocol.
+    code.label(Label::Transport);
+    code.jump(I::skip_if_greater(2, 4, 0), Label::Slow);
+    code.put([I::move_register(3, 1), I::add_immediate(3, UDP_HEADER)]);
+    code.jump(I::skip_if_greater(3, 8, 0), Label::Slow);
+    code.jump(I::skip_if_is(5, UDP, 0), Label::Datagram);
+    code.jump(I::skip_if_is_not(5, TCP, 0), Label::Slow);
+    code.put([I::add_immediate(3, TCP_LENGTH + 1 - UDP_HEADER)]);
+    code.jump(I::skip_if_greater(3, 8, 0), Label::Slow);
+    code.put([
+        I::load_byte(3, 1, TCP_LENGTH as i16),
+        I::and_immediate(3, 0xf0),
+        I::shift_right(3, 2),
+        I::move_immediate(4, TCP_HEADER),
+    ]);
+    code.jump(I::skip_if_greater(4, 3, 0), Label::Slow);
+    code.jump(I::skip_if_greater(3, 2, 0), Label::Slow);
+    code.jump(I::skip(0), Label::Ports);
+    code.label(Label::Datagram);
+    code.put([
+        I::load_half(3, 1, UDP_LENGTH),
+        I::from_be_half(3),
+        I::move_immediate(4, UDP_HEADER),
+    ]);
+    code.jump(I::skip_if_greater(4, 3, 0), Label::Slow);
+    code.jump(I::skip_if_greater(3, 2, 0), Label::Slow);
+    code.put([I::load_half(3, 1, TO_PORT), I::from_be_half(3)]);
+    for port in DHCP_PORTS {
+        code.jump(I::skip_if_is(3, port, 0), Label::Slow);
+    }
+    code.label(Label::Ports);
+    code.put([I::load_word(1, 10, CHECKS)]);
+    code.jump(I::skip_if_is(1, CHECK_TRANSPORT, 0), Label::Unchecked);
+    code.with_map(LOOKUP, &slot.of.allowed, ALLOWED);
+    code.jump(I::skip_if_zero(0, 0), Label::Slow);
+    code.label(Label::Unchecked);
 }
 
 /// To [`Label::Slow`] if the frame is longer than `r9`, or its segments will be.

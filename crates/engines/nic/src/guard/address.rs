@@ -69,6 +69,23 @@ impl IpNospoof {
         v4.chain(v6.map(|(address, _)| Ipv6Addr::from_bits(*address).into()))
     }
 
+    /// All addresses that a packet's source may be; none if there are more than `max`.
+    pub(super) fn each(&self, max: usize) -> Option<Vec<IpAddr>> {
+        let v4 = self.v4.iter().flat_map(|&(first, last)| first..=last);
+        let v6 = self.v6.iter().flat_map(|&(first, last)| first..=last);
+        let v4 = v4.map(|address| IpAddr::from(Ipv4Addr::from_bits(address)));
+        let v6 = v6.map(|address| IpAddr::from(Ipv6Addr::from_bits(address)));
+        let mut all: Vec<_> = v4.chain(v6).take(max.saturating_add(1)).collect();
+        if all.len() > max {
+            return None;
+        }
+        all.retain(|address| match address {
+            IpAddr::V4(v4) => !v4.is_unspecified(),
+            IpAddr::V6(v6) => !v6.is_unspecified() && v6.to_ipv4_mapped().is_none(),
+        });
+        Some(all)
+    }
+
     /// These and others: prefixes, and the link-local addresses made of link-layer addresses.
     pub(crate) fn with(
         &self,

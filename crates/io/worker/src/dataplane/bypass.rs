@@ -13,43 +13,59 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use windlass_attach::port::Bypass;
-use windlass_sys::shortcut::Place;
+use windlass_nic::{IngressStage, Plain};
+use windlass_sys::shortcut::{Checks, Place};
 
 use super::now;
 use crate::topo::Topo;
 
 /// Members with a way past the workers, and to whom it is open.
-pub(super) type Plain = BTreeMap<u16, (Arc<dyn Bypass>, Place)>;
+pub(super) type Members = BTreeMap<u16, (Arc<dyn Bypass>, Place)>;
 
 /// The plain members of a topology, of those that have a way past the workers.
-pub(super) fn plain(topo: &Topo) -> Plain {
+pub(super) fn plain(topo: &Topo) -> Members {
     let members = (0..).zip(&topo.members);
     let plain = members.filter_map(|(id, member)| {
         let member = member.as_ref()?;
         let bypass = member.tx.as_ref()?.bypass()?;
-        let passes_plain = member.ingress.iter().all(|stage| stage.passes_plain());
-        let is_plain = passes_plain && member.shape_out.is_none() && member.watches.is_empty();
+        let is_plain = member.shape_out.is_none() && member.watches.is_empty();
         if !is_plain || member.is_special {
             return None;
         }
+        let checks = checks(&member.ingress)?;
         let bridge = topo.bridge(member.bridge)?;
         let vid = bridge.plain_vlan(id, now())?;
         let place = Place {
             number: (u32::from(member.bridge) << 12 | u32::from(vid)) + 1,
             mtu: bridge.member(id)?.mtu,
+            checks,
         };
         Some((id, (bypass, place)))
     });
     plain.collect()
 }
 
+/// Which frames pass these stages with nothing done to them; none if that cannot be told of any.
+fn checks(stages: &[Arc<dyn IngressStage>]) -> Option<Checks> {
+    let mut checks = Checks::None;
+    for stage in stages {
+        checks = match stage.plain() {
+            Plain::None => return None,
+            Plain::All => checks,
+            Plain::Transport(None) => Checks::Transport,
+            Plain::Transport(Some(sources)) => Checks::Sources(sources.into()),
+        };
+    }
+    Some(checks)
+}
+
 /// What is open.
 #[derive(Default)]
-pub(super) struct Bypasses(Plain);
+pub(super) struct Bypasses(Members);
 
 impl Bypasses {
     /// Closes what `plain` does not have.
-    pub(super) fn close_others(&mut self, plain: &Plain) {
+    pub(super) fn close_others(&mut self, plain: &Members) {
         let mut closed = None;
         self.0.retain(|id, (bypass, place)| {
             let stays =
@@ -67,10 +83,10 @@ impl Bypasses {
     }
 
     /// Opens all of `plain`.
-    pub(super) fn open(&mut self, plain: Plain) {
+    pub(super) fn open(&mut self, plain: Members) {
         for (id, (bypass, place)) in &plain {
             if !self.0.contains_key(id) {
-                bypass.open(Some(*place));
+                bypass.open(Some(place.clone()));
             }
         }
         self.0 = plain;
