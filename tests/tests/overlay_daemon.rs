@@ -1,10 +1,13 @@
 //! Overlays as a daemon has them: searches, targets by hand, answers for neighbours, an underlay that comes and goes, restarts.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use windlass_tests::{Daemon, Lab, program, skip, until};
@@ -423,5 +426,137 @@ fn hosts_find_each_other_in_a_registry() {
     until("it is known where it is", || at(&here, "192.0.2.2:4789"));
     until("and reached", || lab.ping("guest", "10.0.0.3", 1));
     here.wait_for_state("overlay", "ov0", "up");
+    drop(registry);
+}
+
+/// A flow of 100 datagrams a second to a guest that moves from one host to another, sent on a third one. The first one, to a guest that is
+/// known and has said nothing, comes. Until the sender's host knows of the move, as long as that takes, datagrams may get lost, and then none.
+#[test]
+fn a_move_loses_few_datagrams() {
+    const NAME: &str = "a_move_loses_few_datagrams";
+    const GAP: Duration = Duration::from_millis(10);
+    /// Those that are on their way.
+    const MORE: u64 = 3;
+    if Command::new("etcd").arg("--version").output().is_err() {
+        return skip(NAME, "there is no etcd");
+    }
+    let Some(lab) = hosts(NAME) else {
+        return;
+    };
+    // A third host, on the same link.
+    lab.namespace("third");
+    lab.ip("host", "addr del 192.0.2.1/24 dev under0");
+    lab.ip("host", "link add under1 type bridge");
+    let third = lab.name("third");
+    lab.ip(
+        "host",
+        &format!("link add under2 type veth peer name under0 netns {third}"),
+    );
+    for words in [
+        "under0 master under1",
+        "under2 master under1",
+        "under2 up",
+        "under1 up",
+    ] {
+        lab.ip("host", &format!("link set {words}"));
+    }
+    lab.ip("host", "addr add 192.0.2.1/24 dev under1");
+    lab.ip("third", "addr add 192.0.2.3/24 dev under0");
+    lab.ip("third", "link set under0 up");
+    for short in ["before", "after"] {
+        lab.namespace(short);
+    }
+    let registry = Registry::start(&lab);
+    let script = with_plugin_user(&lab);
+    let daemons = [
+        ("host", "192.0.2.1"),
+        ("far", "192.0.2.2"),
+        ("third", "192.0.2.3"),
+    ];
+    let daemons = daemons.map(|(short, address)| {
+        let daemon = Daemon::start_program(&lab, short, short.len() as u32, script.clone());
+        let cache = lab.directory().join("cache").join(short);
+        fs::create_dir_all(&cache).expect("a directory");
+        daemon.must(&format!(
+            "overlay create ov0 --vni 23 --search etcd --set vxlan/listen-ip={address},\
+             etcd/endpoints=http://192.0.2.1:2379,etcd/host={short},etcd/cache={}",
+            cache.display()
+        ));
+        daemon
+    });
+    let [sender, former, next] = &daemons;
+    let vnic = |daemon: &Daemon, name: &str, netns: &str, last: u8, more: &str| {
+        let netns = lab.name(netns);
+        daemon.must(&format!(
+            "vnic create {name} --over ov0 --mac 02:00:00:00:00:{last:02x} \
+             --attach tap,netns={netns},address=10.0.0.{last}/24 --set allowed-ips=10.0.0.{last} {more}"
+        ));
+    };
+    vnic(sender, "g0", "guest", 1, "");
+    vnic(former, "m0", "before", 2, "");
+    let at = |target| is_target(sender, "02:00:00:00:00:02", target, "pushed");
+    until("it is known", || at("192.0.2.2:4789"));
+    vnic(next, "m0", "after", 2, "--set state=standby");
+    let bind = |short, address: &str| {
+        let socket = lab
+            .within(short, || UdpSocket::bind(address))
+            .expect("an address");
+        let wait = Some(Duration::from_millis(200));
+        socket.set_read_timeout(wait).expect("a socket");
+        socket
+    };
+    let source = bind("guest", "10.0.0.1:0");
+    let sinks = ["before", "after"].map(|short| bind(short, "10.0.0.2:7000"));
+    let is_over = AtomicBool::new(false);
+    let moved = AtomicBool::new(false);
+    let (sent, came, time) = std::thread::scope(|scope| {
+        let sending = scope.spawn(|| {
+            let mut sent = 0_u64;
+            while !is_over.load(Ordering::Relaxed) {
+                source
+                    .send_to(&sent.to_be_bytes(), "10.0.0.2:7000")
+                    .expect("sent");
+                sent += 1;
+                std::thread::sleep(GAP);
+            }
+            sent
+        });
+        let receiving = sinks.each_ref().map(|sink| {
+            let (is_over, moved) = (&is_over, &moved);
+            let is_former = std::ptr::eq(sink, &sinks[0]);
+            scope.spawn(move || {
+                let mut came = BTreeSet::new();
+                let mut bytes = [0; 8];
+                loop {
+                    match sink.recv(&mut bytes) {
+                        // A guest that has moved is no more at its former host.
+                        Ok(8) if is_former && moved.load(Ordering::Relaxed) => {}
+                        Ok(8) => drop(came.insert(u64::from_be_bytes(bytes))),
+                        Err(_) if is_over.load(Ordering::Relaxed) => return came,
+                        _ => {}
+                    }
+                }
+            })
+        });
+        std::thread::sleep(GAP * 30);
+        let begun = Instant::now();
+        moved.store(true, Ordering::Relaxed);
+        next.must("vnic set m0 state=active");
+        until("the sender's host knows", || at("192.0.2.3:4789"));
+        let time = begun.elapsed();
+        std::thread::sleep(GAP * 30);
+        is_over.store(true, Ordering::Relaxed);
+        let sent = sending.join().expect("sent");
+        let mut came = BTreeSet::new();
+        receiving
+            .into_iter()
+            .for_each(|sink| came.extend(sink.join().expect("received")));
+        (sent, came, time)
+    });
+    let lost: Vec<u64> = (0..sent).filter(|n| !came.contains(n)).collect();
+    println!("{} of {sent} lost in {time:?}: {lost:?}", lost.len());
+    assert!(came.contains(&0), "the first one");
+    let most = time.as_millis() as u64 / GAP.as_millis() as u64 + MORE;
+    assert!(lost.len() as u64 <= most, "{lost:?} of {sent}, in {time:?}");
     drop(registry);
 }
