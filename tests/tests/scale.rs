@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use windlass_tests::{Daemon, Lab, Wire, frame, mac};
+use windlass_tests::{Daemon, Lab, Wire, frame, mac, until};
 
 /// How many times as many VNICs as before.
 const TIMES: usize = 8;
@@ -179,6 +179,39 @@ fn many_vnics_are_applied_in_linear_time() {
     let many = work(4096).expect("a second one");
     assert_linear("apply", few[0], many[0]);
     assert_linear("stat", few[1], many[1]);
+}
+
+/// A file of 2,048 remote hosts, each of which is a target of an overlay, is entered for 8 times the work of 256.
+#[test]
+fn many_targets_are_made_in_linear_time() {
+    const HOSTS: usize = 2048;
+    let work = |hosts: usize| {
+        let lab = Lab::start("many_targets_are_made_in_linear_time")?;
+        lab.ip("host", "addr add 192.0.2.1/32 dev lo");
+        let daemon = lab.daemon();
+        let record = |n: usize| {
+            let [high, low] = [n / 256, n % 256];
+            let mac = format!("06:00:00:00:{high:02x}:{low:02x}");
+            (mac, json!({"ip": format!("198.18.{high}.{low}")}))
+        };
+        let file = lab.directory().join("endpoints.json");
+        let records: serde_json::Map<_, _> = (0..hosts).map(record).collect();
+        std::fs::write(&file, Value::from(records).to_string()).expect("a file");
+        let begin = ran_at_rest(&daemon);
+        daemon.must(&format!(
+            "overlay create ov0 --vni 23 --search files --set vxlan/listen-ip=192.0.2.1,files/config={}",
+            file.display()
+        ));
+        until("all are known", || {
+            let shown = daemon.json("overlay target show ov0");
+            shown.as_array().is_some_and(|rows| rows.len() == hosts)
+        });
+        Some(ran_at_rest(&daemon) - begin)
+    };
+    let (Some(few), Some(many)) = (work(HOSTS / TIMES), work(HOSTS)) else {
+        return;
+    };
+    assert_linear("targets", few, many);
 }
 
 /// A daemon that was killed takes 240 TAPs back for 8 times the work of 30.

@@ -456,9 +456,11 @@ impl Ports {
         };
         let (wanted, all) = (state.floods(), state.floods_all());
         let known = state.targets.keys().copied();
-        for key in known.chain(wanted.iter().copied()).collect::<BTreeSet<_>>() {
+        let keys: BTreeSet<_> = known.chain(wanted.iter().copied()).collect();
+        let all_wanted = keys.iter().map(|key| (*key, wanted.contains(key) || all));
+        self.want_targets(name, all_wanted.collect())?;
+        for key in keys {
             let floods = wanted.contains(&key);
-            self.want_target(name, key, floods || all)?;
             if let Some(state) = self.overlay_mut(name)
                 && let Some(target) = state.targets.get_mut(&key)
             {
@@ -469,6 +471,29 @@ impl Ports {
             }
         }
         Ok(())
+    }
+
+    /// Makes or changes targets, each of which gets what is flooded or not. Those that are new are published together.
+    fn want_targets(
+        &mut self,
+        name: &Name,
+        wanted: BTreeMap<TargetKey, bool>,
+    ) -> Result<(), BackendError> {
+        let targets = self.overlay(name).map(|state| &state.targets);
+        let is_new = |key| targets.is_some_and(|targets| !targets.contains_key(key));
+        let is_batch = !self.edit.is_open && wanted.keys().any(is_new);
+        if is_batch {
+            self.plane.begin_batch();
+        }
+        let mut wanted = wanted.into_iter();
+        let done = wanted.try_for_each(|(key, floods)| {
+            let place = self.want_target(name, key, floods);
+            place.map(|_| ())
+        });
+        if is_batch {
+            self.plane.end_batch();
+        }
+        done
     }
 
     /// The place of a target, which is made if it is not there.
@@ -533,6 +558,14 @@ impl Ports {
         let mut entries = Vec::with_capacity(changes.len());
         let mut asked = Vec::new();
         let statics = self.statics_of(name);
+        if let Some(state) = self.overlay(name) {
+            let floods = state.floods_all();
+            let told = changes.iter();
+            let told = told.filter_map(|(vlan, _, told)| Some((*vlan, told.as_ref()?.to)));
+            let keys = told.filter_map(|(vlan, to)| Some((state.vni_of(vlan)?, to)));
+            let wanted = keys.map(|key| (key, floods)).collect();
+            self.want_targets(name, wanted)?;
+        }
         for (vlan, mac, told) in changes {
             let key = (vlan, mac);
             let place = told
