@@ -741,10 +741,10 @@ fn q_in_vni(name: &str, underlay: &Underlay) {
             let tags = came.iter().map(Frame::vids).collect::<Vec<_>>();
             assert_eq!(tags, [vec![vid], vec![vid, 7]]);
         }
-        for at in 0..2 {
-            let wire = Wire::open(&lab, &format!("ns{}", at + 1), "br1000");
-            wire.send(&frame(mac(H1), mac(REMOTE[at]), &[vlan_tag(vid)], "answer"));
-            wire.send(&frame(mac(H1), mac(REMOTE[at]), &[], "end"));
+        for (short, remote) in ["ns1", "ns2"].into_iter().zip(REMOTE) {
+            let wire = Wire::open(&lab, short, "br1000");
+            wire.send(&frame(mac(H1), mac(remote), &[vlan_tag(vid)], "answer"));
+            wire.send(&frame(mac(H1), mac(remote), &[], "end"));
             let came = h1.frames_until("end");
             assert_eq!(
                 (texts(&came), came[0].vids()),
