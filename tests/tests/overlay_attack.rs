@@ -135,8 +135,8 @@ fn a_neighbour_reaches_nobody() {
         return;
     };
     // All four have spoken: nothing is merely unknown.
-    for at in 0..2 {
-        tenants.guests[at].send(&frame(ALL, mac(GUEST[at]), &[], "here"));
+    for (at, own) in GUEST.into_iter().enumerate() {
+        tenants.guests[at].send(&frame(ALL, mac(own), &[], "here"));
         assert!(tenants.settle(at, "there").is_empty());
     }
     for to in [GUEST[0], FAR[0], "ff:ff:ff:ff:ff:ff", "01:00:5e:01:02:03"] {
