@@ -86,7 +86,7 @@ pub fn save(engine: &Engine, path: &Path) -> io::Result<()> {
             Scope::Hosts => Line::Hosts(revision),
             Scope::Endpoints(vni) => Line::Endpoints(vni, revision),
             Scope::Flood(vni) => Line::Flood(vni, revision),
-            Scope::Alive | Scope::All => continue,
+            Scope::Alive | Scope::Addresses(_) | Scope::Blocks | Scope::All => continue,
         };
         out.line(&line)?;
         for kv in engine.records(scope) {

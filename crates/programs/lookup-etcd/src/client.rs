@@ -22,7 +22,7 @@ use crate::proto::{
     PutRequest, RangeRequest, RangeResponse, RequestOp, ResponseHeader, TxnRequest, TxnResponse,
     WatchRequest, WatchResponse, request_op,
 };
-use crate::registry::{Kv, Op, Outcome, Txn};
+use crate::registry::{Kv, Lease, Op, Outcome, Txn};
 
 /// How long a connection may take to be made.
 const CONNECT_MAX: Duration = Duration::from_secs(15);
@@ -35,8 +35,6 @@ const PONG_MAX: Duration = Duration::from_secs(20);
 const PAGE_KEYS: i64 = 10_000;
 /// Bytes of one answer.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
-/// How long a host that says nothing counts as alive, in seconds.
-pub const ALIVE_S: i64 = 30;
 
 /// The first key behind all that begin with `prefix`.
 #[must_use]
@@ -246,12 +244,12 @@ impl Client {
         }
     }
 
-    /// Grants a lease of [`ALIVE_S`].
+    /// Grants a lease.
     ///
     /// # Errors
     /// The call's.
-    pub async fn grant(&self) -> Result<i64, Status> {
-        let asked = LeaseGrantRequest { ttl_s: ALIVE_S };
+    pub async fn grant(&self, of: Lease) -> Result<i64, Status> {
+        let asked = LeaseGrantRequest { ttl_s: of.ttl_s() };
         let answer: LeaseGrantResponse =
             self.unary("/etcdserverpb.Lease/LeaseGrant", asked).await?;
         Ok(answer.id)

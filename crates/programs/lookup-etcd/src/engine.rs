@@ -7,6 +7,7 @@
 //!  a registry that is younger than what is known: every scope is Due, and nothing that is known is swept.
 //! ```
 
+mod claims;
 mod owns;
 mod scopes;
 
@@ -14,14 +15,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use windlass_lookup::protocol::{
-    Endpoint, Entry, FromPlugin, HostState, Overlay, TARGETS_MAX, Withdrawn,
+    Claim, Endpoint, Entry, FromPlugin, HostState, Overlay, TARGETS_MAX, Withdrawn,
 };
 use windlass_wire::MacAddr;
 
 use crate::mirror::{self, HostId, Mirror};
 use crate::outbox::Outbox;
 use crate::own::{Own, Phase, REFUSED_MS, Verdict};
-use crate::registry::{Ask, Change, Kv, Op, Outcome, Scope, Told, Txn};
+use crate::registry::{Ask, Change, Kv, Lease, Op, Outcome, Scope, Told, Txn};
 use crate::schema::{self, AliveRecord, HostRecord, Keys};
 
 /// VNIs of one host.
@@ -39,6 +40,9 @@ const TRIES_AT_ONCE: u32 = 8;
 const BUSY_MAX: usize = 32;
 /// A watch that goes on where the last one ended has told what was missed after so much time.
 const SETTLED_MS: u64 = 1_000;
+/// How long after its request further addresses come to rest on one lease of 120 s: each rests for 60 s at least, though a transaction
+/// may take 30 s.
+const REST_SHARED_MS: u64 = 30_000;
 /// How long after its VNI is known an own record stays that the daemon has not announced.
 const STALE_MS: u64 = 60_000;
 
@@ -92,6 +96,18 @@ enum Pending {
     Flood,
     Forget(String),
     Own(u32, MacAddr),
+    Block(claims::BlockKey),
+    /// A record of this host that nothing needs.
+    Orphan,
+}
+
+/// The lease of what rests.
+#[derive(Debug, Default)]
+struct Rest {
+    lease: i64,
+    /// Until when further addresses come to rest on it.
+    until: u64,
+    is_asked: bool,
 }
 
 /// Everything that comes out of a step.
@@ -127,6 +143,8 @@ pub struct Engine {
     scopes: BTreeMap<Scope, Sync>,
     pub(crate) mirror: Mirror,
     owns: BTreeMap<(u32, MacAddr), Own>,
+    claims: claims::Claims,
+    rest: Rest,
     /// Scopes that were on disk, and that no overlay has asked for yet.
     restored: BTreeMap<Scope, Sync>,
     pending: BTreeMap<u64, Pending>,
@@ -184,6 +202,8 @@ impl Engine {
             scopes,
             mirror: Mirror::default(),
             owns: BTreeMap::new(),
+            claims: claims::Claims::default(),
+            rest: Rest::default(),
             restored: BTreeMap::new(),
             pending: BTreeMap::new(),
             next_id: 1,
@@ -330,6 +350,7 @@ impl Engine {
         if !self.of_vni.contains_key(&of.vni) {
             return;
         }
+        self.end_claim(key);
         let mut ips = of.ips.clone();
         ips.sort_unstable();
         ips.dedup();
@@ -348,7 +369,7 @@ impl Engine {
             .entry(of.vni, of.mac)
             .filter(|entry| Some(entry.host) == me)
         {
-            own.confirmed(entry.generation, entry.mod_revision);
+            own.inherited(entry.generation, entry.mod_revision, &entry.ips);
             if entry.mod_revision == 0 {
                 own.doubt(self.now);
             }
@@ -360,6 +381,7 @@ impl Engine {
     pub fn retire(&mut self, now: u64, vni: u32, mac: MacAddr) {
         self.now = self.now.max(now);
         let now = self.now;
+        self.end_claim((vni, mac));
         let new = || {
             Own::new(
                 Vec::new(),
@@ -423,10 +445,24 @@ impl Engine {
                 ..
             } => self.forget_of(&kvs),
             Told::Listed {
+                scope: Scope::Blocks,
+                kvs,
+                ..
+            } => self.blocks_listed(&kvs),
+            Told::Listed {
+                scope: Scope::Addresses(vni),
+                revision,
+                kvs,
+            } => self.addresses_listed(vni, revision, &kvs),
+            Told::Listed {
                 scope,
                 revision,
                 kvs,
             } => self.listed(scope, revision, kvs),
+            Told::ListFailed {
+                scope: Scope::Blocks,
+                why,
+            } => self.blocks_not_listed(&why),
             Told::ListFailed { scope, .. } => self.list_failed(scope),
             Told::Watching { scope } => self.watching(scope),
             Told::Changed {
@@ -435,11 +471,21 @@ impl Engine {
                 changes,
             } => self.changed(scope, revision, changes),
             Told::Compacted { scope } => self.compacted(scope),
-            Told::Granted { lease } => self.granted(lease),
+            Told::Granted {
+                of: Lease::Alive,
+                lease,
+            } => self.granted(lease),
+            Told::Granted {
+                of: Lease::Rest,
+                lease,
+            } => {
+                self.rest.lease = lease;
+                self.rest.is_asked = false;
+            }
             Told::LeaseKept => self.show_life(),
             Told::LeaseGone => {
                 self.end_lease();
-                self.asks.push(Ask::Grant);
+                self.asks.push(Ask::Grant { of: Lease::Alive });
             }
         }
     }
@@ -492,6 +538,8 @@ impl Engine {
                 own.phase = Phase::Owed(self.now);
             }
         }
+        self.rest = Rest::default();
+        self.claims_down();
     }
 
     fn answered(&mut self, id: u64, cluster: u64, revision: i64, outcome: Outcome) {
@@ -505,6 +553,7 @@ impl Engine {
                 self.keep_alive_at = Some(self.now + KEEP_ALIVE_MS);
                 self.denied = Some(why);
             }
+            (Pending::Block(key), outcome) => self.block_answered(key, revision, outcome),
             (_, Outcome::Denied(why)) if self.is_registered => self.refused_to_write(id, why),
             (Pending::Register, Outcome::Denied(why)) => {
                 // A user that may not write may still read. The answer does not tell which registry it is.
@@ -580,7 +629,7 @@ impl Engine {
         self.is_registered = true;
         self.denied = None;
         match self.lease {
-            0 => self.asks.push(Ask::Grant),
+            0 => self.asks.push(Ask::Grant { of: Lease::Alive }),
             lease => {
                 self.keep_alive_at = Some(self.now + KEEP_ALIVE_MS);
                 self.asks.push(Ask::KeepAlive { lease });
@@ -750,11 +799,16 @@ impl Engine {
 
     fn refused_to_write(&mut self, id: u64, why: String) {
         let at = self.now + RETRY_MS_MAX / 2;
-        for own in self.owns.values_mut() {
+        let mut refused = Vec::new();
+        for (key, own) in &mut self.owns {
             if own.phase == Phase::Busy(id) {
                 own.phase = Phase::Owed(at);
+                refused.push(*key);
             }
         }
+        self.claims_denied(&refused, &why);
+        // It may have lapsed.
+        self.rest = Rest::default();
         self.denied = Some(why);
     }
 }

@@ -21,8 +21,8 @@
 //!
 //! # What can be lost and what cannot
 //! Nothing that is known goes because etcd, a lease, a watch or this program is gone. An endpoint is removed by its owner, by the host that
-//! took it over, or by a person (`overlay host forget`, `overlay resync --accept`). `alive/` is the only key on a lease: without it a host
-//! is *unsure*, still sent to, and its endpoints may be taken over.
+//! took it over, or by a person (`overlay host forget`, `overlay resync --accept`). Nothing that carries
+//! traffic is on a lease. Without `alive/`, which is on one, a host is *unsure*, still sent to, and its endpoints may be taken over.
 //!
 //! # Failure modes
 //! - *etcd down, slow, partitioned*: known traffic goes on; announcements are owed; the overlay is degraded. A start without etcd serves the copy on disk.

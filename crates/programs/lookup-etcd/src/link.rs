@@ -265,9 +265,9 @@ impl Link {
             }
             Ask::Watch { scope, from } => self.watch(scope, from),
             Ask::Unwatch { scope } => self.unwatch(scope),
-            Ask::Grant => self.spawn(async move {
-                match client.grant().await {
-                    Ok(lease) => News::Told(Told::Granted { lease }),
+            Ask::Grant { of } => self.spawn(async move {
+                match client.grant(of).await {
+                    Ok(lease) => News::Told(Told::Granted { of, lease }),
                     Err(status) => News::Failed(client::said(&status)),
                 }
             }),

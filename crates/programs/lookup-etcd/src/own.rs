@@ -50,6 +50,10 @@ pub struct Own {
     pub ips: Vec<IpAddr>,
     /// Live, or made and not yet live.
     pub state: EndpointState,
+    /// Whom its addresses were claimed for: they rest when it goes.
+    pub owner: Option<String>,
+    /// It is to be nobody's yet, and its address not to rest.
+    is_new: bool,
     /// It was standby here: making it active is a move.
     pub may_move: bool,
     /// It is to go.
@@ -100,6 +104,8 @@ impl Own {
         Self {
             ips,
             state,
+            owner: None,
+            is_new: false,
             may_move: state == EndpointState::Standby,
             is_retiring: false,
             phase: Phase::Owed(now),
@@ -117,6 +123,17 @@ impl Own {
         }
     }
 
+    /// One whose addresses are claimed for an owner, and that nobody may have yet. It is announced later.
+    #[must_use]
+    pub fn claimed(ips: Vec<IpAddr>, owner: String, now: u64) -> Self {
+        Self {
+            owner: Some(owner),
+            is_new: true,
+            may_move: false,
+            ..Self::new(ips, EndpointState::Standby, now)
+        }
+    }
+
     /// It was announced again.
     pub fn announced(&mut self, ips: Vec<IpAddr>, state: EndpointState, now: u64) {
         let is_same = self.ips == ips && self.state == state && !self.is_retiring;
@@ -124,6 +141,7 @@ impl Own {
         self.ips = ips;
         self.state = state;
         self.is_retiring = false;
+        self.is_new = false;
         self.released_to = None;
         if !(is_same && self.phase == Phase::Held) {
             self.due(now);
@@ -133,6 +151,7 @@ impl Own {
     /// This host has it no more.
     pub fn retired(&mut self, now: u64) {
         self.is_retiring = true;
+        self.is_new = false;
         self.due(now);
     }
 
@@ -140,7 +159,12 @@ impl Own {
         self.tries = 0;
         match self.phase {
             Phase::Busy(_) => self.is_stale = true,
-            _ => self.phase = Phase::Owed(now),
+            Phase::Held => self.phase = Phase::Owed(now),
+            _ => {
+                // Addresses that were seen may be another host's, from which they are not wanted any more.
+                self.seen_ips.values_mut().for_each(|seen| *seen = 0);
+                self.phase = Phase::Owed(now);
+            }
         }
     }
 
@@ -177,8 +201,26 @@ impl Own {
         self.phase = Phase::Owed(now);
     }
 
-    /// The next transaction, which has this number.
-    pub fn txn(&mut self, id: u64, keys: &Keys, (me, vni, mac): (&str, u32, MacAddr)) -> Txn {
+    /// Whether the next transaction gives up what has to rest.
+    #[must_use]
+    pub fn rests(&self) -> bool {
+        let is_wanted = |ip: &IpAddr| !self.is_leaving() && self.ips.contains(ip);
+        let is_given_up = (self.is_leaving() && self.is_mine)
+            || self
+                .seen_ips
+                .iter()
+                .any(|(ip, seen)| *seen != 0 && !is_wanted(ip));
+        self.owner.is_some() && is_given_up
+    }
+
+    /// The next transaction, which has this number. What rests does so on the lease `rest`.
+    pub fn txn(
+        &mut self,
+        id: u64,
+        keys: &Keys,
+        (me, vni, mac): (&str, u32, MacAddr),
+        rest: i64,
+    ) -> Txn {
         self.phase = Phase::Busy(id);
         self.is_stale = false;
         let record = self.record(me);
@@ -193,6 +235,16 @@ impl Own {
             txn.then.push(put(key, &record));
         } else if self.is_mine {
             txn.then.push(Op::Delete { key });
+            if rest != 0 {
+                txn.then.push(Op::Put {
+                    key: keys.rest(vni, mac),
+                    value: b"{}".to_vec(),
+                    lease: rest,
+                });
+            }
+        }
+        if self.is_new {
+            txn.expect.push((keys.rest(vni, mac), 0));
         }
         if let Some(host) = &self.taken_from {
             txn.expect.push((keys.alive(host), 0));
@@ -200,6 +252,13 @@ impl Own {
         let address = AddressRecord {
             mac: schema::digits(mac),
             host: me.to_owned(),
+            owner: self.owner.clone(),
+            is_resting: false,
+        };
+        let resting = AddressRecord {
+            owner: None,
+            is_resting: true,
+            ..address.clone()
         };
         for ip in self.addresses() {
             let key = keys.address(vni, ip);
@@ -207,6 +266,12 @@ impl Own {
             txn.expect.push((key.clone(), seen));
             if !self.is_leaving() && self.ips.contains(&ip) {
                 txn.then.push(put(key, &address));
+            } else if seen != 0 && rest != 0 {
+                txn.then.push(Op::Put {
+                    key,
+                    value: schema::value(&resting),
+                    lease: rest,
+                });
             } else if seen != 0 {
                 txn.then.push(Op::Delete { key });
             }
@@ -224,7 +289,8 @@ impl Own {
     }
 
     /// Addresses in question: those wanted, if any are, and those to give up.
-    fn addresses(&self) -> BTreeSet<IpAddr> {
+    #[must_use]
+    pub fn addresses(&self) -> BTreeSet<IpAddr> {
         let wanted = self.ips.iter().filter(|_| !self.is_leaving());
         wanted.chain(self.seen_ips.keys()).copied().collect()
     }
@@ -242,6 +308,7 @@ impl Own {
         let written = self.asked.take();
         self.taken_from = None;
         self.reclaims = 0;
+        self.is_new = false;
         self.is_mine = written.is_some();
         self.seen = if self.is_mine { revision } else { 0 };
         self.seen_ips.clear();
@@ -337,7 +404,10 @@ impl Own {
             let record = kv.and_then(|kv| schema::address(&kv.value));
             let is_ours = record
                 .as_ref()
-                .is_some_and(|of| of.mac == mac && (of.host == me || is_wanted));
+                .is_some_and(|of| of.mac == mac && !of.is_resting && (of.host == me || is_wanted));
+            if let (true, Some(of)) = (is_ours, &record) {
+                self.owner = self.owner.take().or_else(|| of.owner.clone());
+            }
             let seen = kv.map_or(0, |kv| kv.mod_revision);
             if is_ours || (is_wanted && seen == 0) {
                 self.seen_ips.insert(ip, seen);
@@ -348,6 +418,12 @@ impl Own {
             }
         }
         refused
+    }
+
+    /// A record of its own of an earlier start was seen: its addresses are looked at, those to give up, too.
+    pub fn inherited(&mut self, generation: u64, revision: i64, ips: &[IpAddr]) {
+        self.confirmed(generation, revision);
+        self.seen_ips.extend(ips.iter().map(|ip| (*ip, 0)));
     }
 
     /// A later record of its own was seen.

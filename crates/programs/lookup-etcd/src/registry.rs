@@ -38,6 +38,10 @@ pub enum Scope {
     Endpoints(u32),
     /// The hosts that have members in a VNI.
     Flood(u32),
+    /// Who owns the IP addresses of a VNI. Only listed.
+    Addresses(u32),
+    /// Blocks of addresses, of all pools. Only listed.
+    Blocks,
     /// Every key of the cluster. Only listed.
     All,
 }
@@ -81,6 +85,26 @@ pub enum Outcome {
     Denied(String),
 }
 
+/// What a lease is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lease {
+    /// The sign of life of this host: 30 s.
+    Alive,
+    /// Addresses that rest: 120 s. Those that come to rest within some time share one.
+    Rest,
+}
+
+impl Lease {
+    /// How long it lasts without a sign of life, in seconds.
+    #[must_use]
+    pub fn ttl_s(self) -> i64 {
+        match self {
+            Self::Alive => 30,
+            Self::Rest => 120,
+        }
+    }
+}
+
 /// What the engine asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ask {
@@ -120,7 +144,10 @@ pub enum Ask {
         scope: Scope,
     },
     /// Grant a lease.
-    Grant,
+    Grant {
+        /// What for.
+        of: Lease,
+    },
     /// Say that this lease's owner is alive.
     KeepAlive {
         /// The lease.
@@ -191,6 +218,8 @@ pub enum Told {
     },
     /// A lease was granted.
     Granted {
+        /// What for.
+        of: Lease,
         /// It.
         lease: i64,
     },

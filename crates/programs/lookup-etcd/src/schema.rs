@@ -3,10 +3,13 @@
 //! # Model
 //! ```text
 //! /windlass/v1/C/host/H           {"vtep":["192.0.2.1"],"port":4789}
-//! /windlass/v1/C/alive/H          {"boot":B,"lease":N}                         the only key on a lease
+//! /windlass/v1/C/alive/H          {"boot":B,"lease":N}                         on a lease
 //! /windlass/v1/C/ep/VNI/MAC       {"h":H,"g":3,"ip":["10.0.0.5"],"st":"active"}
 //! /windlass/v1/C/bum/VNI/H        {}                                          has members in that VNI
-//! /windlass/v1/C/ip/VNI/ADDR      {"m":MAC,"h":H}                             owns an address
+//! /windlass/v1/C/ip/VNI/ADDR      {"m":MAC,"h":H,"o":"cni:CONTAINER/IF"}      owns an address; "o": it was claimed
+//! /windlass/v1/C/ip/VNI/ADDR      {"m":MAC,"h":H,"rest":true}                 had it, on a lease: nobody gets it until that lapses
+//! /windlass/v1/C/rest/VNI/MAC     {}                                          the same of a MAC address, on that lease
+//! /windlass/v1/C/block/POOL/CIDR  {"h":H}                                     who picks addresses in a block, /26 or /122
 //! ```
 //! `C` is the cluster, `VNI` has 6 and `MAC` 12 lower-case hexadecimal digits, addresses are canonical. Keys and values that are none of
 //! these are passed over: another program may keep its own beside them.
@@ -70,6 +73,20 @@ pub struct AddressRecord {
     /// That endpoint's host.
     #[serde(rename = "h")]
     pub host: String,
+    /// Whom it was claimed for.
+    #[serde(default, rename = "o", skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// The endpoint is gone, and nobody else gets the address yet.
+    #[serde(default, rename = "rest", skip_serializing_if = "std::ops::Not::not")]
+    pub is_resting: bool,
+}
+
+/// Value of a `block/` key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlockRecord {
+    /// The host that picks addresses in it.
+    #[serde(rename = "h")]
+    pub host: String,
 }
 
 /// The keys of one cluster.
@@ -103,6 +120,8 @@ impl Keys {
             Scope::Alive => format!("{root}alive/"),
             Scope::Endpoints(vni) => format!("{root}ep/{vni:06x}/"),
             Scope::Flood(vni) => format!("{root}bum/{vni:06x}/"),
+            Scope::Addresses(vni) => format!("{root}ip/{vni:06x}/"),
+            Scope::Blocks => format!("{root}block/"),
             Scope::All => root.clone(),
         }
     }
@@ -134,7 +153,20 @@ impl Keys {
     /// Who has an address.
     #[must_use]
     pub fn address(&self, vni: u32, ip: IpAddr) -> String {
-        format!("{}ip/{vni:06x}/{ip}", self.root)
+        format!("{}{ip}", self.prefix(Scope::Addresses(vni)))
+    }
+
+    /// That a MAC address rests.
+    #[must_use]
+    pub fn rest(&self, vni: u32, mac: MacAddr) -> String {
+        format!("{}rest/{vni:06x}/{}", self.root, digits(mac))
+    }
+
+    /// A block of a pool.
+    #[must_use]
+    pub fn block(&self, pool: &str, first: IpAddr) -> String {
+        let bits = if first.is_ipv4() { 26 } else { 122 };
+        format!("{}{pool}/{first}/{bits}", self.prefix(Scope::Blocks))
     }
 
     /// Whether a record is of a host: named after it, or its property.
@@ -147,7 +179,7 @@ impl Keys {
             .collect();
         match parts.as_slice() {
             ["host" | "alive", name] | ["bum", _, name] => *name == host,
-            ["ep" | "ip", ..] => {
+            ["ep" | "ip" | "block", ..] => {
                 serde_json::from_slice(value).is_ok_and(|of: Owned| of.host == host)
             }
             _ => false,
@@ -206,6 +238,12 @@ pub fn endpoint(value: &[u8]) -> Option<EndpointRecord> {
     (is_name(&record.host) && record.ips.len() <= IPS_MAX).then_some(record)
 }
 
+/// A block's record; `None` if it is none.
+#[must_use]
+pub fn block(value: &[u8]) -> Option<BlockRecord> {
+    serde_json::from_slice(value).ok()
+}
+
 /// An address' record; `None` if it is none.
 #[must_use]
 pub fn address(value: &[u8]) -> Option<AddressRecord> {
@@ -230,6 +268,10 @@ mod tests {
         assert_eq!(keys.flood(1, "a"), "/windlass/v1/c/bum/000001/a");
         let ip = "FD00::0:5".parse().expect("an address");
         assert_eq!(keys.address(1, ip), "/windlass/v1/c/ip/000001/fd00::5");
+        let block = keys.block("p0", "10.0.0.64".parse().expect("an address"));
+        assert_eq!(block, "/windlass/v1/c/block/p0/10.0.0.64/26");
+        assert!(keys.is_of(&block, br#"{"h":"a"}"#, "a"));
+        assert_eq!(keys.rest(1, at), "/windlass/v1/c/rest/000001/02000000ab01");
         for bad in [
             "",
             "02000000AB01",

@@ -164,13 +164,16 @@ impl Session {
             (ToPlugin::Stop { overlay }, Some(engine)) => engine.stop(&overlay),
             (ToPlugin::Announce(of), Some(engine)) => engine.announce(now, &of),
             (ToPlugin::Retire { vni, mac, .. }, Some(engine)) => engine.retire(now, vni, mac),
+            (ToPlugin::Claim(of), Some(engine)) => engine.claim(now, of),
+            (ToPlugin::Release { vni, owner, .. }, Some(engine)) => {
+                engine.release(now, vni, &owner)
+            }
             (ToPlugin::Forget { host, .. }, Some(engine)) => engine.forget(&host),
             (ToPlugin::Resync { .. }, Some(engine)) => engine.accept(),
             (ToPlugin::Lookup { .. }, _) => return unsupported("lookup"),
             (ToPlugin::Arp(_), _) => return unsupported("arp"),
             (ToPlugin::Ndp(_), _) => return unsupported("ndp"),
             (ToPlugin::Dhcp { .. }, _) => return unsupported("dhcp"),
-            (ToPlugin::Claim(_), _) => return unsupported("claim"),
             _ => {}
         }
         None

@@ -37,6 +37,7 @@ impl Engine {
             Outcome::Done => {
                 let (removes, held) = (own.removes, own.done(revision, now));
                 let is_over = held.is_none() && own.phase == Phase::Held;
+                self.claim_done(key);
                 if !is_over {
                     self.owns.insert(key, own);
                 }
@@ -50,6 +51,7 @@ impl Engine {
                 self.denied = None;
                 self.changes += 1;
             }
+            Outcome::Conflict(found) if self.claim_conflicts(key, &found) => {}
             Outcome::Conflict(found) => {
                 let at = (self.conf.host.as_str(), key.0, key.1);
                 let verdict = own.conflict(&self.keys, at, &found, |name| self.may_keep(name));
@@ -162,13 +164,14 @@ impl Engine {
         if self.keep_alive_at.is_some_and(|at| at <= self.now) {
             self.keep_alive_at = Some(self.now + KEEP_ALIVE_MS);
             self.asks.push(match self.lease {
-                0 => Ask::Grant,
+                0 => Ask::Grant { of: Lease::Alive },
                 lease => Ask::KeepAlive { lease },
             });
         }
         self.settle_watches();
         self.list_next();
         self.retire_stale();
+        self.claims_tick();
         self.claim_due();
     }
 
@@ -195,12 +198,13 @@ impl Engine {
         });
         let has_room = self.is_alive && self.busy() < BUSY_MAX;
         let owns = self.owns.values().map(|own| match own.phase {
+            _ if self.rest.is_asked && own.rests() => None,
             Phase::Owed(at) | Phase::Refused(_, at) if has_room => Some(at),
             _ => None,
         });
         scopes
             .chain(owns)
-            .chain([self.keep_alive_at])
+            .chain([self.keep_alive_at, self.claims_due_at()])
             .flatten()
             .min()
     }
@@ -283,12 +287,33 @@ impl Engine {
         let due = self.owns.iter().filter(|(_, own)| is_due(own));
         let due: Vec<_> = due.map(|(key, _)| *key).take(room).collect();
         for (vni, mac) in due {
+            let rests = self.owns.get(&(vni, mac)).is_some_and(Own::rests);
+            let rest = if rests { self.rest_lease() } else { Some(0) };
+            let Some(rest) = rest else {
+                continue;
+            };
             let id = self.id(Pending::Own(vni, mac));
             if let Some(own) = self.owns.get_mut(&(vni, mac)) {
-                let txn = own.txn(id, &self.keys, (&self.conf.host, vni, mac));
+                let txn = own.txn(id, &self.keys, (&self.conf.host, vni, mac), rest);
                 self.asks.push(Ask::Txn { id, txn });
             }
         }
+    }
+
+    /// The lease for what rests; `None`: it comes.
+    fn rest_lease(&mut self) -> Option<i64> {
+        if self.rest.lease != 0 && self.now < self.rest.until {
+            return Some(self.rest.lease);
+        }
+        if !self.rest.is_asked {
+            self.rest = Rest {
+                lease: 0,
+                until: self.now + REST_SHARED_MS,
+                is_asked: true,
+            };
+            self.asks.push(Ask::Grant { of: Lease::Rest });
+        }
+        None
     }
 
     /// Removes everything of the hosts that are to be forgotten, as it was listed.

@@ -88,7 +88,7 @@ impl Engine {
                 let of = self.mirror.vnis.get(&vni).map(|of| of.flood.keys());
                 of.into_iter().flatten().map(|id| name(*id)).collect()
             }
-            Scope::All => BTreeSet::new(),
+            Scope::Addresses(_) | Scope::Blocks | Scope::All => BTreeSet::new(),
         }
     }
 
@@ -125,7 +125,7 @@ impl Engine {
             Scope::Hosts => !self.mirror.doubted_hosts().is_empty(),
             Scope::Endpoints(vni) => !self.mirror.doubted_entries(vni).is_empty(),
             Scope::Flood(vni) => !self.mirror.doubted_flood(vni).is_empty(),
-            Scope::Alive | Scope::All => false,
+            Scope::Alive | Scope::Addresses(_) | Scope::Blocks | Scope::All => false,
         };
         if let Some(sync) = self.scopes.get_mut(&scope) {
             sync.is_doubted = is_doubted;
@@ -151,7 +151,7 @@ impl Engine {
             Scope::Alive => self.apply_alive(leaf, value),
             Scope::Endpoints(vni) => self.apply_endpoint(vni, leaf, value, revision, quiet),
             Scope::Flood(vni) => self.apply_flood(vni, leaf, value.map(|_| revision), quiet),
-            Scope::All => {}
+            Scope::Addresses(_) | Scope::Blocks | Scope::All => {}
         }
     }
 
@@ -309,7 +309,7 @@ impl Engine {
                     self.mirror.set_flood(vni, id, Some(kv.mod_revision));
                 }
             }
-            Scope::Alive | Scope::All => {}
+            Scope::Alive | Scope::Addresses(_) | Scope::Blocks | Scope::All => {}
         }
     }
 
@@ -350,7 +350,7 @@ impl Engine {
                     })
                     .collect()
             }
-            Scope::Alive | Scope::All => Vec::new(),
+            Scope::Alive | Scope::Addresses(_) | Scope::Blocks | Scope::All => Vec::new(),
         }
     }
 
@@ -446,7 +446,7 @@ impl Engine {
                     self.join_flood(vni);
                 }
             }
-            Scope::Hosts | Scope::Alive | Scope::All => {}
+            Scope::Hosts | Scope::Alive | Scope::Addresses(_) | Scope::Blocks | Scope::All => {}
         }
     }
 

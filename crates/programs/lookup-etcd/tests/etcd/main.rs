@@ -2,6 +2,7 @@
 //!
 //! Each test starts its own members and hosts. A bar on time is a limit of patience, never a measurement.
 
+mod claims;
 mod faults;
 mod stage;
 mod strangers;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use serde_json::json;
 use tempfile::TempDir;
 use windlass_lookup::line::{Lines, decode, encode};
 use windlass_lookup::protocol::{
-    Endpoint, EndpointState, Entry, FromPlugin, HostState, Overlay, ToPlugin,
+    Claim, Endpoint, EndpointState, Entry, FromPlugin, HostState, Overlay, ToPlugin,
 };
 use windlass_wire::MacAddr;
 
@@ -140,6 +140,14 @@ impl Member {
         }
     }
 
+    /// Stops it: it neither answers nor closes a connection.
+    pub fn stop(&self) {
+        let child = self.child.as_ref().expect("it runs");
+        let pid = rustix::process::Pid::from_child(child);
+        let stop = rustix::process::Signal::STOP;
+        rustix::process::kill_process(pid, stop).expect("it is stopped");
+    }
+
     /// Makes the data directory of a snapshot.
     pub fn restore(&self, snapshot: &str) {
         let name = self.address.to_string();
@@ -224,8 +232,12 @@ pub struct Host {
     pub degraded: Option<String>,
     pub started: Option<Result<(), String>>,
     pub syncs: usize,
+    /// Answers to claims: addresses, or why there are none.
+    pub claimed: BTreeMap<u64, Claimed>,
     pub cache: TempDir,
 }
+
+pub type Claimed = Result<(MacAddr, Vec<IpAddr>), String>;
 
 pub fn mac(last: u16) -> MacAddr {
     let [high, low] = last.to_be_bytes();
@@ -255,6 +267,7 @@ impl Host {
             degraded: None,
             started: None,
             syncs: 0,
+            claimed: BTreeMap::new(),
             cache,
         }
     }
@@ -345,6 +358,30 @@ impl Host {
             matches!(host.own.get(&(23, mac)), Some(Ok(_)))
         });
         self.own[&(23, mac)].clone().expect("owned")
+    }
+
+    /// Claims one address of a range for an owner, or these addresses.
+    pub fn claim(&mut self, id: u64, owner: &str, range: [&str; 2], ips: &[&str]) {
+        let [first, last] = range.map(|ip| ip.parse().expect("an address"));
+        let ips = ips.iter().map(|ip| ip.parse().expect("an address"));
+        self.claimed.remove(&id);
+        self.say(&ToPlugin::Claim(Claim {
+            id,
+            overlay: OVERLAY.to_owned(),
+            vni: 23,
+            owner: owner.to_owned(),
+            mac: None,
+            pool: "p0".to_owned(),
+            sets: vec![vec![(first, last)]],
+            ips: ips.collect(),
+            dry_run: false,
+        }));
+    }
+
+    /// The answer to a claim.
+    pub fn claimed(&mut self, id: u64) -> Claimed {
+        self.until("a claim is answered", |host| host.claimed.contains_key(&id));
+        self.claimed[&id].clone()
     }
 
     /// Which host has an endpoint, as far as this one knows.
@@ -452,6 +489,11 @@ impl Host {
             }
             FromPlugin::Flood { vni, targets, .. } => {
                 self.flood.insert(vni, targets.len());
+            }
+            FromPlugin::Claimed { id, mac, ips, text } => {
+                let claimed = mac.map(|mac| (mac, ips));
+                self.claimed
+                    .insert(id, claimed.ok_or(text.unwrap_or_default()));
             }
             FromPlugin::Degraded { text, .. } => self.degraded = Some(text),
             FromPlugin::Restored { .. } => self.degraded = None,

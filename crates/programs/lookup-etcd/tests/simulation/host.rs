@@ -1,8 +1,9 @@
 //! A simulated host: an engine, its connection to the model, and its daemon.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::IpAddr;
 
-use windlass_lookup::protocol::{Endpoint, EndpointState, Entry, FromPlugin, Overlay};
+use windlass_lookup::protocol::{Claim, Endpoint, EndpointState, Entry, FromPlugin, Overlay};
 use windlass_lookup_etcd::engine::{Conf, Engine};
 use windlass_lookup_etcd::registry::{Ask, Kv, Scope, Told};
 use windlass_lookup_etcd::schema::{HostRecord, Keys};
@@ -37,6 +38,12 @@ pub struct Host {
     pub degraded: Option<String>,
     disk: Option<Disk>,
     boots: u64,
+    /// The VNIs of claims that were not answered.
+    claims: BTreeMap<u64, u32>,
+    given: Vec<(Key, Vec<IpAddr>)>,
+    /// Guests whose addresses were claimed.
+    pub claimed: BTreeSet<Key>,
+    pub ever_claimed: BTreeSet<Key>,
 }
 
 fn engine(name: &str, boots: u64) -> Engine {
@@ -71,6 +78,10 @@ impl Host {
             degraded: None,
             disk: None,
             boots: 0,
+            claims: BTreeMap::new(),
+            given: Vec::new(),
+            claimed: BTreeSet::new(),
+            ever_claimed: BTreeSet::new(),
         };
         host.start();
         host
@@ -88,6 +99,8 @@ impl Host {
     /// The plugin is killed and started again, with what was on disk. The daemon announces again what it has not lost.
     pub fn restart(&mut self, now: u64) {
         self.cut(now, None);
+        self.claims.clear();
+        self.given.clear();
         self.boots += 1;
         self.engine = engine(&self.name, self.boots);
         self.swept = None;
@@ -109,6 +122,24 @@ impl Host {
             .for_each(|guest| self.engine.announce(now, guest));
     }
 
+    /// Claims an address in a pool of six for one of three owners.
+    pub fn claim(&mut self, now: u64, vni: u32, owner: u64) {
+        let id = now;
+        self.claims.insert(id, vni);
+        let claim = Claim {
+            id,
+            overlay: OVERLAY.to_owned(),
+            vni,
+            owner: format!("o{owner}"),
+            mac: None,
+            pool: "p0".to_owned(),
+            sets: vec![vec![crate::POOL.into_inner()]],
+            ips: Vec::new(),
+            dry_run: false,
+        };
+        self.engine.claim(now, claim);
+    }
+
     pub fn save(&mut self) {
         let kept: Vec<_> = self.engine.kept().collect();
         let scopes = kept.into_iter().filter(|(scope, _)| *scope != Scope::Alive);
@@ -116,13 +147,7 @@ impl Host {
         self.disk = Some((self.engine.identity().2, scopes.collect()));
     }
 
-    pub fn announce(
-        &mut self,
-        now: u64,
-        (vni, mac): Key,
-        ips: &[std::net::IpAddr],
-        state: EndpointState,
-    ) {
+    pub fn announce(&mut self, now: u64, (vni, mac): Key, ips: &[IpAddr], state: EndpointState) {
         let guest = Endpoint {
             overlay: OVERLAY.to_owned(),
             vni,
@@ -191,6 +216,14 @@ impl Host {
             self.asked.extend(out.asks.into_iter().map(|ask| (at, ask)));
         }
         out.lines.into_iter().for_each(|line| self.heard(line));
+        for (key, ips) in std::mem::take(&mut self.given) {
+            // Whoever wanted it may have died.
+            if random.below(3) != 0 {
+                self.claimed.insert(key);
+                self.ever_claimed.insert(key);
+                self.announce(now, key, &ips, EndpointState::Active);
+            }
+        }
     }
 
     fn watch(&mut self, now: u64, model: &Model, keys: &Keys, random: &mut Random) {
@@ -249,8 +282,9 @@ impl Host {
                 self.watches.remove(&scope);
                 return;
             }
-            Ask::Grant => Told::Granted {
-                lease: model.grant(now),
+            Ask::Grant { of } => Told::Granted {
+                of,
+                lease: model.grant(now, of),
             },
             Ask::KeepAlive { lease } => match model.keep_alive(lease, now) {
                 true => Told::LeaseKept,
@@ -304,6 +338,11 @@ impl Host {
             }
             FromPlugin::Refused { vni, mac, by, .. } => {
                 self.own.insert((vni, mac), Err(by));
+            }
+            FromPlugin::Claimed { id, mac, ips, .. } => {
+                let claim = self.claims.remove(&id);
+                self.given
+                    .extend(claim.zip(mac).map(|(vni, mac)| ((vni, mac), ips)));
             }
             FromPlugin::Degraded { text, .. } => self.degraded = Some(text),
             FromPlugin::Restored { .. } => self.degraded = None,

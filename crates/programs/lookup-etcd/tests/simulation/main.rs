@@ -9,21 +9,26 @@ mod model;
 mod random;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use host::{Host, Key, VNIS};
 use model::Model;
 use random::Random;
 use windlass_lookup::protocol::EndpointState;
-use windlass_lookup_etcd::registry::Scope;
+use windlass_lookup_etcd::registry::{Op, Outcome, Scope, Txn};
 use windlass_lookup_etcd::schema::{self, Keys};
 use windlass_wire::MacAddr;
 
 const HOSTS: usize = 4;
 const GUESTS: u64 = 12;
 const STEPS: usize = 400;
+/// Of which hosts claim addresses.
+const POOL: std::ops::RangeInclusive<IpAddr> =
+    IpAddr::V4(Ipv4Addr::new(10, 1, 0, 1))..=IpAddr::V4(Ipv4Addr::new(10, 1, 0, 6));
 /// How long everything is well before all have to agree.
 const HEALED_MS: u64 = 150_000;
+/// How long it takes until each host has compared each network with what it has, and removed what it has not.
+const COMPARED_MS: u64 = 700_000;
 
 struct World {
     seed: u64,
@@ -38,6 +43,8 @@ struct World {
     /// Guests that were announced anywhere.
     announced: BTreeSet<Key>,
     loses: bool,
+    /// Who has each claimed address, or had it, until when.
+    claimed: BTreeMap<(u32, IpAddr), (MacAddr, Option<u64>)>,
 }
 
 fn guest(number: u64) -> (Key, Vec<IpAddr>) {
@@ -62,6 +69,7 @@ impl World {
             settled: BTreeMap::new(),
             announced: BTreeSet::new(),
             loses,
+            claimed: BTreeMap::new(),
         }
     }
 
@@ -86,6 +94,16 @@ impl World {
             23 => self.now += 40_000,
             24 if self.loses => self.old = Some(self.model.clone()),
             25 if self.loses => self.lose(),
+            26..29 => {
+                let vni = VNIS[self.random.index(VNIS.len())];
+                let owner = self.random.below(3);
+                self.hosts[at].claim(self.now, vni, owner);
+            }
+            29 => {
+                if let Some(key) = self.hosts[at].claimed.pop_first() {
+                    self.retire(at, key);
+                }
+            }
             _ => {}
         }
         if self.hosts[at].is_cut {
@@ -164,8 +182,9 @@ impl World {
         let seed = self.seed;
         for (at, host) in self.hosts.iter().enumerate() {
             for (key, entry) in &host.table {
+                let is_claimed = |host: &Host| host.ever_claimed.contains(key);
                 assert!(
-                    self.announced.contains(key),
+                    self.announced.contains(key) || self.hosts.iter().any(is_claimed),
                     "seed {seed}: {key:?} is of nobody"
                 );
                 let of = entry.host.as_deref().unwrap_or_default();
@@ -178,6 +197,7 @@ impl World {
                 }
             }
         }
+        let mut had = BTreeMap::new();
         for vni in VNIS {
             for kv in self.model.under(&self.keys.prefix(Scope::Endpoints(vni))) {
                 let record = schema::endpoint(&kv.value).expect("a record");
@@ -191,25 +211,48 @@ impl World {
                     let owner = owner.map(|owner| (owner.mac, owner.host));
                     let expected = Some((leaf.to_owned(), record.host.clone()));
                     assert_eq!(owner, expected, "seed {seed}: {ip} of {leaf}");
+                    if POOL.contains(&ip) {
+                        had.insert((vni, ip), schema::mac(leaf).expect("an address"));
+                    }
                 }
             }
+        }
+        for (key, mac) in &had {
+            let before = self.claimed.insert(*key, (*mac, None));
+            let Some((other, gone)) = before.filter(|(other, _)| other != mac && !self.loses)
+            else {
+                continue;
+            };
+            let rested = gone.map(|gone| self.now - gone);
+            let text = format!("seed {seed}: {key:?} of {other}, then of {mac}: {rested:?} ms");
+            // A jump of 40 s delays a transaction by 10 s more than a client waits.
+            assert!(rested.is_some_and(|ms| ms >= 49_000), "{text}");
+        }
+        let gone = self
+            .claimed
+            .iter_mut()
+            .filter(|(key, _)| !had.contains_key(key));
+        for (_, (_, gone)) in gone {
+            gone.get_or_insert(self.now);
+        }
+    }
+
+    fn wait(&mut self, ms: u64, step_ms: u64) {
+        let end = self.now + ms;
+        while self.now < end {
+            self.pass(step_ms);
         }
     }
 
     /// Everybody is well for a while: then all agree.
     fn heal(&mut self) {
         self.hosts.iter_mut().for_each(|host| host.is_cut = false);
-        let end = self.now + HEALED_MS;
-        while self.now < end {
-            self.pass(200);
-        }
+        self.wait(HEALED_MS, 200);
         if self.loses {
             self.hosts.iter_mut().for_each(|host| host.engine.accept());
-            let end = self.now + HEALED_MS;
-            while self.now < end {
-                self.pass(200);
-            }
+            self.wait(HEALED_MS, 200);
         }
+        self.wait(COMPARED_MS, 6_000);
         let seed = self.seed;
         let mut records = BTreeMap::new();
         for vni in VNIS {
@@ -220,6 +263,16 @@ impl World {
                     .expect("a leaf");
                 let mac = schema::mac(leaf).expect("an address");
                 records.insert((vni, mac), schema::endpoint(&kv.value).expect("a record"));
+            }
+            for kv in self.model.under(&self.keys.prefix(Scope::Addresses(vni))) {
+                let record = schema::address(&kv.value).expect("a record");
+                let mac = schema::mac(&record.mac).expect("an address");
+                let is_had = records.contains_key(&(vni, mac));
+                assert!(
+                    is_had || record.is_resting,
+                    "seed {seed}: {} is of nobody",
+                    kv.key
+                );
             }
         }
         for host in &self.hosts {
@@ -254,6 +307,59 @@ impl World {
             assert_eq!(held, mine, "seed {seed}: what {} has", host.name);
         }
     }
+}
+
+/// Records of this host that none of its endpoints has go within twenty minutes, and so do blocks that nobody uses; a record that is
+/// missing is written again.
+#[test]
+fn what_nobody_has_is_removed() {
+    let mut world = World::new(1, false);
+    world.hosts[0].claim(0, VNIS[0], 0);
+    let (key, ips) = guest(0);
+    world.create(0, key, &ips);
+    world.wait(5_000, 200);
+    let address = world.keys.address(key.0, ips[0]);
+    let orphan = world
+        .keys
+        .address(VNIS[0], Ipv4Addr::new(10, 9, 0, 1).into());
+    let other = world
+        .keys
+        .address(VNIS[0], Ipv4Addr::new(10, 9, 0, 2).into());
+    let blocks = world.keys.prefix(Scope::Blocks);
+    assert_eq!(world.model.under(&blocks).len(), 0);
+    world.hosts[0].claim(world.now, VNIS[0], 0);
+    world.wait(5_000, 200);
+    assert_eq!(world.model.under(&blocks).len(), 1);
+    let put = |key: &str, value: &str| Op::Put {
+        key: key.to_owned(),
+        value: value.as_bytes().to_vec(),
+        lease: 0,
+    };
+    let then = vec![
+        put(&orphan, r#"{"m":"020000000099","h":"h0"}"#),
+        put(&other, r#"{"m":"020000000099","h":"stranger"}"#),
+        Op::Delete {
+            key: address.clone(),
+        },
+    ];
+    let expect = Vec::new();
+    assert_eq!(world.model.txn(&Txn { expect, then }), Outcome::Done);
+    for key in world.hosts[0].claimed.clone() {
+        world.retire(0, key);
+    }
+    let end = world.now + 1_300_000;
+    while world.now < end {
+        world.now += 200;
+        let (now, model) = (world.now, &mut world.model);
+        model.lapse(now);
+        for host in &mut world.hosts {
+            host.step(now, model, &world.keys, &mut world.random);
+        }
+    }
+    assert_eq!(world.model.under(&orphan), []);
+    assert_eq!(world.model.under(&other).len(), 1);
+    assert_eq!(world.model.under(&address).len(), 1);
+    assert_eq!(world.model.under(&blocks), []);
 }
 
 fn play(seed: u64, loses: bool) {

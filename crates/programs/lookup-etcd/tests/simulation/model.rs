@@ -2,10 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use windlass_lookup_etcd::registry::{Change, Kv, Op, Outcome, Txn};
-
-/// How long a lease lasts without a sign of life, in milliseconds.
-const LEASE_MS: u64 = 30_000;
+use windlass_lookup_etcd::registry::{Change, Kv, Lease, Op, Outcome, Txn};
 
 /// It.
 #[derive(Clone, Default)]
@@ -15,9 +12,13 @@ pub struct Model {
     keys: BTreeMap<String, (Vec<u8>, i64, i64)>,
     past: Vec<Change>,
     compacted: i64,
-    leases: BTreeMap<i64, u64>,
+    leases: BTreeMap<i64, (u64, Lease)>,
     /// Leases that were ever granted.
     pub granted: i64,
+}
+
+fn ttl_ms(of: Lease) -> u64 {
+    u64::try_from(of.ttl_s()).expect("positive") * 1_000
 }
 
 impl Model {
@@ -57,18 +58,18 @@ impl Model {
         if txn.then.is_empty() {
             return Outcome::Done;
         }
+        let is_gone = |op: &Op| matches!(op, Op::Put { lease, .. } if *lease != 0 && !self.leases.contains_key(lease));
+        if txn.then.iter().any(is_gone) {
+            return Outcome::Denied("lease not found".to_owned());
+        }
         self.revision += 1;
         for op in &txn.then {
             match op {
                 Op::Put { key, value, lease } => {
-                    assert!(
-                        *lease == 0 || key.contains("/alive/"),
-                        "{key} hangs on a lease"
-                    );
-                    if *lease != 0 && !self.leases.contains_key(lease) {
-                        self.revision -= 1;
-                        return Outcome::Denied("lease not found".to_owned());
-                    }
+                    let may_lapse = key.contains("/alive/")
+                        || key.contains("/rest/")
+                        || (key.contains("/ip/") && value.ends_with(br#""rest":true}"#));
+                    assert!(*lease == 0 || may_lapse, "{key} hangs on a lease");
                     self.write(key, Some((value.clone(), *lease)));
                 }
                 Op::Delete { key } => self.write(key, None),
@@ -129,22 +130,24 @@ impl Model {
         self.compacted = self.revision;
     }
 
-    pub fn grant(&mut self, now: u64) -> i64 {
+    pub fn grant(&mut self, now: u64, of: Lease) -> i64 {
         // etcd's are random: one of a registry that is gone is not one of this.
         self.granted += 1;
         let lease = self.granted;
-        self.leases.insert(lease, now + LEASE_MS);
+        self.leases.insert(lease, (now + ttl_ms(of), of));
         lease
     }
 
     pub fn keep_alive(&mut self, lease: i64, now: u64) -> bool {
         let lease = self.leases.get_mut(&lease);
-        lease.map(|until| *until = now + LEASE_MS).is_some()
+        lease
+            .map(|(until, of)| *until = now + ttl_ms(*of))
+            .is_some()
     }
 
     /// Leases lapse.
     pub fn lapse(&mut self, now: u64) {
-        self.leases.retain(|_, until| *until > now);
+        self.leases.retain(|_, (until, _)| *until > now);
         let gone = self
             .keys
             .iter()
