@@ -71,7 +71,7 @@ install: build ## into $(DESTDIR)$(PREFIX)
 	install -D -m 0644 $(DIST)/sysusers.conf $(DESTDIR)$(PREFIX)/lib/sysusers.d/windlass.conf
 	install -D -m 0644 $(DIST)/tmpfiles.conf $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/windlass.conf
 	install -m 0644 $(DIST)/windlassd.socket $(BROKER)/windlass-broker.socket $(DESTDIR)$(PREFIX)/lib/systemd/system
-	install -m 0644 $(DIST)/windlass.toml $(DIST)/grafana.json $(BROKER)/sockets.conf LICENSE-APACHE LICENSE-MIT \
+	install -m 0644 $(DIST)/windlass.toml $(DIST)/grafana.json $(BROKER)/sockets.conf crates/programs/cni/dist/kubernetes.yaml LICENSE-APACHE LICENSE-MIT \
 	  README.md ARCHITECTURE.md CHANGELOG.md SECURITY.md docs/*.md docs/*.json $(DESTDIR)$(DOC)
 
 uninstall: ## what install put there; configuration and state stay

@@ -2,9 +2,10 @@
 //! killed.
 
 use std::collections::BTreeSet;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -375,6 +376,11 @@ fn bad_calls_are_refused() {
             json!({"type": "windlass", "ranges": [["10.0.0.0/33"]]}),
             7,
         ),
+        (
+            "ipam",
+            json!({"type": "windlass", "pool": "p0", "ranges": [["10.0.0.0/24"]]}),
+            7,
+        ),
         ("ipam", json!({"type": "../sh"}), 7),
         ("ipam", json!({"type": "none-such"}), 7),
         ("socket", json!("/nonexistent"), 11),
@@ -400,7 +406,6 @@ fn bad_environments_are_refused() {
         ("ADD", "one", "", 4),
         ("ADD", "one", "nowhere", 3),
         ("CHECK", "one", "a", 7),
-        ("GC", "", "", 7),
         ("FROB", "one", "a", 4),
     ] {
         network.call(verb, container, netns).refused(code);
@@ -449,7 +454,7 @@ fn each_command_tells_what_is_wrong() {
         ("ADD", 3, 11, 0, 1),
         ("DEL", 0, 0, 0, 1),
         ("CHECK", 3, 11, 7, 1),
-        ("GC", 0, 0, 7, 1),
+        ("GC", 0, 0, 0, 1),
         ("STATUS", 0, 50, 0, 1),
         ("VERSION", 0, 0, 0, 0),
     ] {
@@ -572,6 +577,91 @@ fn an_overlay_has_containers() {
     assert_eq!(vnic["bridge"], "ov0", "{vnic}");
     let mtu = result["interfaces"][0]["mtu"].as_u64();
     assert!(mtu.is_some_and(|mtu| mtu != 1500), "{result}");
+    network.call("DEL", "one", "a").must();
+    assert_eq!(network.left(), (0, 0));
+}
+
+/// A lookup plugin as a registry of addresses, which gives one host the first of each set, and nothing to container `two`. Gives what it was
+/// asked when the daemon has closed the connection.
+fn registry(socket: &Path) -> Vec<String> {
+    let connected =
+        windlass_tests::until_some("the daemon listens", || UnixStream::connect(socket).ok());
+    let mut say = connected.try_clone().expect("a connection");
+    let mut say = move |message: Value| {
+        // The daemon may have closed it.
+        let _ = say.write_all(format!("{message}\n").as_bytes());
+    };
+    say(json!({"op": "hello", "v": 1, "kind": "table"}));
+    let mut asked = Vec::new();
+    for line in BufReader::new(connected).lines() {
+        let Ok(line) = line else { break };
+        let message: Value = serde_json::from_str(&line).expect("a message");
+        let of = |key: &str| message[key].clone();
+        let owner = message["owner"].as_str().unwrap_or_default().to_owned();
+        match message["op"].as_str().expect("an op") {
+            "start" | "set" => say(json!({"op": "ok", "overlay": of("overlay")})),
+            "ping" => say(json!({"op": "pong", "id": of("id")})),
+            "claim" if owner.contains("two") => {
+                asked.push(format!("claim {owner}"));
+                say(json!({"op": "claimed", "id": of("id"), "text": "there is none"}));
+            }
+            "claim" => {
+                asked.push(format!("claim {owner} of {}", message["pool"]));
+                let sets = message["sets"].as_array().expect("sets").iter();
+                let ips: Vec<&Value> = sets.map(|set| &set[0][0]).collect();
+                let mac = "02:00:00:00:00:99";
+                say(json!({"op": "claimed", "id": of("id"), "mac": mac, "ips": ips}));
+            }
+            "release" => asked.push(format!("release {owner}")),
+            _ => {}
+        }
+    }
+    asked
+}
+
+/// The registry of an overlay has the addresses: a container gets the MAC and IP addresses that it gives; where it gives none or is not there,
+/// ADD fails for the moment, and gives back what no VNIC has.
+#[test]
+fn a_registry_has_the_addresses() {
+    let Some(mut network) = Network::start("a_registry_has_the_addresses", &["a", "b"]) else {
+        return;
+    };
+    let first = json!({"subnet": "10.0.0.0/24", "gateway": "10.0.0.1"});
+    network.config["ipam"] = json!({"type": "windlass", "pool": "p0", "ranges": [[first]],
+        "routes": [{"dst": "0.0.0.0/0"}]});
+    network.forget("bridge");
+    network.config["overlay"] = json!("ov0");
+    network.lab.ip("host", "address add 192.0.2.1/24 dev lo");
+    let socket = network.lab.directory().join("registry.sock");
+    let serving = {
+        let socket = socket.clone();
+        std::thread::spawn(move || registry(&socket))
+    };
+    network.daemon.must(&format!(
+        "overlay create ov0 --vni 23 --search plugin --set vxlan/listen-ip=192.0.2.1,plugin/socket={}",
+        socket.display()
+    ));
+    network.daemon.wait_for_state("overlay", "ov0", "up");
+    let result = network.call("ADD", "one", "a").must();
+    assert_eq!(result["ips"][0]["address"], "10.0.0.2/24");
+    assert_eq!(result["routes"][0]["gw"], "10.0.0.1");
+    assert_eq!(result["interfaces"][0]["mac"], "02:00:00:00:00:99");
+    network.call("ADD", "two", "b").refused(11);
+    network.call("STATUS", "", "").must();
+    assert_eq!(network.left(), (1, 1));
+    // The session ends with the daemon.
+    network.daemon.kill();
+    let asked = serving.join().expect("served");
+    let wanted = [
+        "claim cni:one/eth0 of \"p0\"",
+        "claim cni:two/eth0",
+        "release cni:two/eth0",
+        "claim cni:status of \"p0\"",
+    ];
+    assert_eq!(asked, wanted);
+    network.daemon.start_again();
+    network.call("ADD", "three", "b").refused(11);
+    network.call("STATUS", "", "").refused(51);
     network.call("DEL", "one", "a").must();
     assert_eq!(network.left(), (0, 0));
 }
@@ -776,4 +866,80 @@ fn many_come_at_once() {
     assert_eq!(network.left(), (names.len(), names.len()));
     all("DEL");
     assert_eq!(network.left(), (0, 0));
+}
+
+/// The documents of a YAML file.
+fn yaml(path: &Path) -> Vec<Value> {
+    let script =
+        "import json, sys, yaml; print(json.dumps(list(yaml.safe_load_all(open(sys.argv[1])))))";
+    let mut python = Command::new("python3");
+    let done = windlass_tests::run(python.args(["-c", script]).arg(path));
+    assert_eq!(done.code, 0, "{}", done.err);
+    serde_json::from_str(&done.out).expect("documents")
+}
+
+/// The strings at a key of each element of a list.
+fn strings<'a>(list: &'a Value, key: &str) -> BTreeSet<&'a str> {
+    let list = list.as_array().expect("a list").iter();
+    list.map(|one| one[key].as_str().expect("a string"))
+        .collect()
+}
+
+/// The manifest for Kubernetes has the fields that the API wants of its objects, each volume that is mounted is there, and the plugin
+/// takes the configuration in it.
+#[test]
+fn the_manifest_has_its_form() {
+    let name = "the_manifest_has_its_form";
+    let asked = Command::new("python3").args(["-c", "import yaml"]).status();
+    if !asked.is_ok_and(|status| status.success()) {
+        windlass_tests::skip(name, "Python's yaml is missing");
+        return;
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let documents = yaml(&root.join("crates/programs/cni/dist/kubernetes.yaml"));
+    let [network, set] = documents.as_slice() else {
+        panic!("{documents:?}");
+    };
+    assert_eq!(
+        (&network["apiVersion"], &network["kind"]),
+        (&json!("v1"), &json!("ConfigMap"))
+    );
+    assert_eq!(
+        (&set["apiVersion"], &set["kind"]),
+        (&json!("apps/v1"), &json!("DaemonSet"))
+    );
+    for object in [network, set] {
+        assert!(object["metadata"]["name"].is_string());
+    }
+    let pod = &set["spec"]["template"];
+    let wanted = &set["spec"]["selector"]["matchLabels"];
+    assert!(wanted.is_object() && *wanted == pod["metadata"]["labels"]);
+    let volumes = &pod["spec"]["volumes"];
+    assert_eq!(volumes[0]["configMap"]["name"], network["metadata"]["name"]);
+    for path in volumes.as_array().expect("a list").iter().skip(1) {
+        assert!(path["hostPath"]["path"].is_string(), "{path}");
+    }
+    let mounts = &pod["spec"]["initContainers"][0]["volumeMounts"];
+    assert_eq!(strings(mounts, "name"), strings(volumes, "name"));
+    assert_eq!(strings(mounts, "mountPath").len(), 3);
+    for kind in ["initContainers", "containers"] {
+        let containers = &pod["spec"][kind];
+        assert_eq!(
+            strings(containers, "name").len(),
+            strings(containers, "image").len()
+        );
+    }
+    let list = network["data"]["10-windlass.conflist"]
+        .as_str()
+        .expect("a list");
+    let list: Value = serde_json::from_str(list).expect("JSON");
+    let mut config = list["plugins"][0].clone();
+    config["name"] = list["name"].clone();
+    config["cniVersion"] = json!("1.1.0");
+    config["socket"] = json!("/nonexistent");
+    let mut plugin = Command::new(program("windlass-cni"));
+    plugin.env("CNI_COMMAND", "STATUS");
+    let (code, printed) = run(plugin, config.to_string().as_bytes());
+    // Only the daemon is missing.
+    assert_eq!((code, &printed["code"]), (1, &json!(50)), "{printed}");
 }

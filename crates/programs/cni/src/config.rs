@@ -38,7 +38,7 @@ const KEYS: [&str; 19] = [
     "cni.dev/attachments",
 ];
 /// Keys of `ipam` where it is ours.
-const IPAM_KEYS: [&str; 3] = ["type", "ranges", "routes"];
+const IPAM_KEYS: [&str; 4] = ["type", "pool", "ranges", "routes"];
 /// The `type` of `ipam` where it is ours.
 const OWN_IPAM: &str = "windlass";
 
@@ -61,6 +61,8 @@ pub enum Ipam {
     Own {
         sets: Vec<RangeSet>,
         routes: Vec<Route>,
+        /// Whose addresses the overlay's registry gives to its hosts; none: this host has them for itself.
+        pool: Option<String>,
     },
     /// From another plugin.
     Delegate(String),
@@ -188,17 +190,22 @@ impl Config {
         if !is_name(&name) {
             return Err(invalid("name", format!("\"{name}\" is not a network's")));
         }
+        let place = place(take(&object, "bridge")?, take(&object, "overlay")?)?;
+        let ipam = ipam(take(&object, "ipam")?)?;
+        if let (Ipam::Own { pool: Some(_), .. }, Place::Bridge(_)) = (&ipam, &place) {
+            return Err(invalid("ipam.pool", "a bridge has no registry"));
+        }
         Ok(Self {
             version,
             name,
-            place: place(take(&object, "bridge")?, take(&object, "overlay")?)?,
+            place,
             zone: take(&object, "zone")?.unwrap_or_default(),
             vlan: take(&object, "vlan")?,
             mtu: take(&object, "mtu")?,
             attach: take(&object, "attach")?.unwrap_or_else(|| "veth".into()),
             socket: take(&object, "socket")?,
             data_dir: take(&object, "dataDir")?.unwrap_or_else(|| DATA_DIR.into()),
-            ipam: ipam(take(&object, "ipam")?)?,
+            ipam,
             dns: take(&object, "dns")?,
             previous: take(&object, "prevResult")?,
             valid: valid(&object)?,
@@ -235,18 +242,19 @@ impl Config {
     }
 }
 
+/// Runtimes that have no interface say null.
+fn valid(object: &Map<String, Value>) -> Result<Option<Vec<Attachment>>, Failure> {
+    const KEY: &str = "cni.dev/valid-attachments";
+    let valid = take(object, KEY)?;
+    Ok(valid.or_else(|| object.contains_key(KEY).then(Vec::new)))
+}
+
 fn place(bridge: Option<Name>, overlay: Option<Name>) -> Result<Place, Failure> {
     match (bridge, overlay) {
         (Some(bridge), None) => Ok(Place::Bridge(bridge)),
         (None, Some(overlay)) => Ok(Place::Overlay(overlay)),
         _ => Err(invalid("bridge", "say either bridge or overlay")),
     }
-}
-/// Runtimes that have no interface say null.
-fn valid(object: &Map<String, Value>) -> Result<Option<Vec<Attachment>>, Failure> {
-    const KEY: &str = "cni.dev/valid-attachments";
-    let valid = take(object, KEY)?;
-    Ok(valid.or_else(|| object.contains_key(KEY).then(Vec::new)))
 }
 
 /// The configuration's version, if the verb is one of it.
@@ -289,6 +297,7 @@ fn ipam(object: Option<Map<String, Value>>) -> Result<Ipam, Failure> {
     Ok(Ipam::Own {
         sets,
         routes: take(&object, "routes")?.unwrap_or_default(),
+        pool: take(&object, "pool")?,
     })
 }
 

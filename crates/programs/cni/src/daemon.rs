@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use windlass_api::{
-    Bridge, Change, ErrorCode, MacAddr, Name, Object, Overlay, State, Status, Vnic, VnicView,
+    AddressClaim, AddressRelease, Bridge, Change, ClaimedAddresses, ErrorCode, MacAddr, Name,
+    Object, Overlay, State, Status, Vnic, VnicView,
 };
 use windlass_client::{Client, Error, socket};
 
@@ -91,6 +92,33 @@ impl Daemon {
     /// See [`Error`].
     pub fn vnic(&self, name: &Name) -> Result<VnicView, Error> {
         self.ask(|client| client.get::<Vnic>(name))
+    }
+
+    /// The VLAN of a VNIC there that has none of its own; 0 where the bridge does not filter.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn vlan_of(&self, place: &Place) -> Result<u16, Error> {
+        let name = self.bridge_of(place)?;
+        let bridge = self.ask(|client| client.get::<Bridge>(&name))?;
+        Ok(u16::from(bridge.config.settings().vlan_filtering))
+    }
+
+    /// Has the registry of an overlay give addresses.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn claim(&self, overlay: &Name, claim: &AddressClaim) -> Result<ClaimedAddresses, Error> {
+        self.ask(|client| client.claim_addresses(overlay, claim))
+    }
+
+    /// Gives back what no VNIC has.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn unclaim(&self, overlay: &Name, release: &AddressRelease) -> Result<(), Error> {
+        self.ask(|client| client.release_addresses(overlay, release))
+            .map(drop)
     }
 
     /// Makes a VNIC, in the place of a leftover of that name; its address.

@@ -17,14 +17,14 @@
 //! ([`ledger`]) first, then made, and struck out when it is gone. So a plugin or daemon that is killed at any instant leaves
 //! nothing that DEL or GC does not find, and a leftover is replaced by the next ADD of the same interface.
 //!
+//! Addresses that hosts share are in the registry of an overlay ([`shared`]): the daemon claims them before the VNIC is made, and those
+//! of no VNIC lapse.
+//!
 //! The VNIC's name follows from network, container and interface ([`naming`]), so that DEL needs no record to delete it.
 //!
 //! # Failure modes
 //! An ADD that fails undoes what it has made. A DEL that cannot reach the daemon writes down what it owes and succeeds: the
 //! next call that reaches the daemon pays. Errors have the codes of the specification ([`failure`]).
-//!
-//! # Not done
-//! Addresses that several hosts share.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -48,6 +48,7 @@ mod ledger;
 mod naming;
 mod outcome;
 mod ranges;
+mod shared;
 mod verbs;
 
 use std::io::{Read, Write};

@@ -167,6 +167,11 @@ impl RangeSet {
         self.0.is_empty()
     }
 
+    /// From the first to the last address of each range, without its gateway.
+    pub fn bounds(&self) -> Vec<(IpAddr, IpAddr)> {
+        self.0.iter().flat_map(Range::bounds).collect()
+    }
+
     /// This address, if it is in the set.
     pub fn find(&self, ip: IpAddr) -> Option<Pick> {
         let mut ranges = self.0.iter();
@@ -210,6 +215,23 @@ impl RangeSet {
 impl Range {
     fn has(&self, ip: IpAddr) -> bool {
         ip.is_ipv4() == self.subnet.ip.is_ipv4() && (self.start..=self.end).contains(&number(ip))
+    }
+
+    fn bounds(&self) -> impl Iterator<Item = (IpAddr, IpAddr)> {
+        let gateway = self.gateway.filter(|ip| self.has(*ip)).map(number);
+        let halves = match gateway {
+            None => [Some((self.start, self.end)), None],
+            Some(at) => [
+                at.checked_sub(1).map(|end| (self.start, end)),
+                at.checked_add(1).map(|start| (start, self.end)),
+            ],
+        };
+        let halves = halves
+            .into_iter()
+            .flatten()
+            .filter(|(start, end)| start <= end);
+        let like = self.subnet.ip;
+        halves.map(move |(start, end)| (address(start, like), address(end, like)))
     }
 
     fn pick(&self, ip: IpAddr) -> Pick {
@@ -261,6 +283,28 @@ mod tests {
             only.map(|pick| pick.net.to_string()),
             Some("10.0.0.2/29".into())
         );
+    }
+
+    /// A registry is told all but the gateways.
+    #[test]
+    fn bounds_have_no_gateway() {
+        let set = set(json!([
+            {"subnet": "10.0.0.0/29", "gateway": "10.0.0.3"},
+            {"subnet": "10.0.1.0/30", "gateway": "10.0.1.1"},
+            {"subnet": "10.0.2.0/31", "rangeStart": "10.0.2.1", "gateway": "10.0.2.1"},
+            {"subnet": "fd00::/126", "gateway": "fd00::0"}
+        ]));
+        let bounds = set.bounds().into_iter();
+        let text: Vec<_> = bounds
+            .map(|(first, last)| format!("{first} {last}"))
+            .collect();
+        let wanted = [
+            "10.0.0.1 10.0.0.2",
+            "10.0.0.4 10.0.0.6",
+            "10.0.1.2 10.0.1.2",
+            "fd00::1 fd00::3",
+        ];
+        assert_eq!(text, wanted);
     }
 
     /// A range is a part of its network.

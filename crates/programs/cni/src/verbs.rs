@@ -13,6 +13,7 @@ use crate::ledger::{self, Entry, Ledger};
 use crate::naming::vnic_name;
 use crate::outcome::{Given, Interface, Ip, Previous};
 use crate::ranges::Net;
+use crate::shared::Pool;
 
 /// Does what the environment says, for the network of this configuration; what is to be printed.
 ///
@@ -21,11 +22,11 @@ use crate::ranges::Net;
 pub fn run(text: &[u8]) -> Result<Option<Value>, Failure> {
     let verb = Verb::of_environment()?;
     if verb == Verb::Version {
-        let versions = json!({"cniVersion": version_of(text), "supportedVersions": VERSIONS});
         // People ask without a configuration.
         if !text.trim_ascii().is_empty() {
             object(text)?;
         }
+        let versions = json!({"cniVersion": version_of(text), "supportedVersions": VERSIONS});
         return Ok(Some(versions));
     }
     let config = Config::read(text, verb)?;
@@ -100,6 +101,9 @@ impl Network<'_> {
         made.inspect_err(|_| {
             // What cannot be undone now is owed.
             let _ = self.release(Some(&daemon), call, &vnic);
+            if let Some(pool) = Pool::of(config) {
+                pool.unclaim(&daemon, call);
+            }
         })
     }
 
@@ -121,8 +125,11 @@ impl Network<'_> {
                 ..Given::default()
             };
             match &self.config.ipam {
-                Ipam::Own { sets, routes } => {
-                    let picks = ledger.pick(sets, &wanted.ips)?;
+                Ipam::Own { sets, routes, pool } => {
+                    let picks = match pool {
+                        None => ledger.pick(sets, &wanted.ips)?,
+                        Some(_) => Vec::new(),
+                    };
                     let ips = picks.into_iter().map(|pick| Ip {
                         address: pick.net,
                         gateway: pick.gateway,
@@ -175,7 +182,14 @@ impl Network<'_> {
             return Err(Failure::new(Code::Environment, why));
         }
         let bridge = daemon.bridge_of(&self.config.place)?;
-        let vnic = self.vnic(call, (name, &bridge), wanted, &given)?;
+        let mut wanted = wanted.clone();
+        if let Some(pool) = Pool::of(self.config) {
+            let (mac, ips) = pool.claim(daemon, call, &wanted)?;
+            wanted.mac = Some(mac);
+            given.ips = ips;
+            given.fill_gateways();
+        }
+        let vnic = self.vnic(call, (name, &bridge), &wanted, &given)?;
         let mac = daemon.make(&vnic)?;
         let link = container.link(&call.interface)?.filter(|link| {
             let own = mac.map(|mac| mac.0);
@@ -329,13 +343,14 @@ impl Network<'_> {
 
     /// Goes on after errors; the first of them.
     fn gc(&self) -> Result<(), Failure> {
-        let Some(valid) = &self.config.valid else {
-            return Err(Failure::new(
-                Code::Config,
-                "cni.dev/valid-attachments: is missing",
-            ));
+        let (valid, entries) = match &self.config.valid {
+            Some(valid) => (
+                valid.as_slice(),
+                self.change(|ledger| Ok(ledger.entries.clone()))?,
+            ),
+            // Who does not say which interfaces there are takes none away.
+            None => Default::default(),
         };
-        let entries = self.change(|ledger| Ok(ledger.entries.clone()))?;
         let daemon = Daemon::of(self.config).ok();
         let mut done = self.settle(daemon.as_ref());
         for (vnic, entry) in entries {
@@ -351,14 +366,17 @@ impl Network<'_> {
 
     fn status(&self) -> Result<(), Failure> {
         let unavailable = |failure: Failure| failure.with(Code::Unavailable);
-        let asked = Daemon::of(self.config).and_then(|daemon| daemon.state_of(&self.config.place));
-        let status = asked.map_err(|error| unavailable(error.into()))?;
+        let daemon = Daemon::of(self.config).map_err(|error| unavailable(error.into()))?;
+        let status = daemon.state_of(&self.config.place);
+        let status = status.map_err(|error| unavailable(error.into()))?;
         if status.state != State::Up {
             let reason = status.reason.unwrap_or_default();
             let why = format!("the overlay is degraded: {reason}");
             return Err(Failure::new(Code::Limited, why));
         }
-        if let Ipam::Own { sets, .. } = &self.config.ipam {
+        if let Some(pool) = Pool::of(self.config) {
+            pool.try_claim(&daemon).map_err(unavailable)?;
+        } else if let Ipam::Own { sets, .. } = &self.config.ipam {
             let picked = self.change(|ledger| ledger.clone().pick(sets, &[]));
             picked.map_err(unavailable)?;
         }
