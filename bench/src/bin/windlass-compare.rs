@@ -8,7 +8,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use windlass_bench::compare::peers::Plug;
 use windlass_bench::compare::{
-    capacity, capture, firewall, framed, gap, idle, neighbour, overlay, overload, peers, rate,
+    capacity, capture, cni, firewall, framed, gap, idle, neighbour, overlay, overload, peers, rate,
     segments, sockets, stop, tap, uplink, vhost, workers,
 };
 
@@ -58,6 +58,8 @@ enum What {
     Overload(overload::Options),
     /// Frames of 64 bytes through a tunnel: overlays, the kernel's VXLAN
     Overlay(overlay::Options),
+    /// Containers that come and go: windlass-cni, the reference plugins
+    Cni(cni::Options),
     /// AF_XDP, packet sockets and the Linux bridge between two veth pairs
     Uplink(uplink::Options),
     /// The same programs on this host's sockets, through the kernel and accelerated
@@ -100,6 +102,7 @@ fn run(options: Options) -> Result<()> {
         What::Capacity(options) => capacity::run(&options, &programs, json),
         What::Overload(options) => overload::run(&options, &programs, json),
         What::Overlay(options) => overlay::run(&options, json),
+        What::Cni(options) => cni::run(&options, &programs, json),
         What::Uplink(options) => uplink::run(&options, &programs, json),
         What::Sockets(options) => sockets::run(&options, &programs, json),
         What::OverloadEnd(end) => overload::be(&end),

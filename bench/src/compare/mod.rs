@@ -13,6 +13,7 @@
 pub mod capacity;
 pub mod capture;
 pub mod child;
+pub mod cni;
 pub mod deaf;
 pub mod firewall;
 pub mod framed;
