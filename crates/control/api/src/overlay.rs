@@ -641,14 +641,6 @@ mod tests {
             "vxlan/listen-ip",
             "version of IP",
         );
-        let group = json!({"search": "learn", "properties": {
-            "direct/dest-ip": null, "learn/group": "192.0.2.9"}});
-        let found = with(vec![overlay("ov0", group)], json!([]));
-        let (at, why) = (
-            "overlays.ov0.properties.learn/group",
-            "is no multicast address",
-        );
-        assert_eq!(found, [(at.into(), why.into())]);
         let plain = json!([{"name": "br0", "properties": {"vlan-filtering": false}}]);
         let found = with(
             vec![
@@ -680,6 +672,21 @@ mod tests {
         ];
         let expected = expected.map(|(path, message)| (path.to_owned(), message.to_owned()));
         assert_eq!(found, expected);
+    }
+
+    /// A group is a multicast address.
+    #[test]
+    fn groups_are_multicast() {
+        use serde_json::json;
+        let with = |group: &str| {
+            let group = json!({"search": "learn", "properties": {
+                "direct/dest-ip": null, "learn/group": group}});
+            defects(json!({"version": 1, "overlays": [overlay("ov0", group)]}))
+        };
+        assert_eq!(with("239.1.2.3"), []);
+        let (at, why) = with("192.0.2.9").remove(0);
+        assert_eq!(at, "overlays.ov0.properties.learn/group");
+        assert_eq!(why, "is no multicast address");
     }
 
     /// Overlays at one address use it in one way.
