@@ -15,13 +15,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::guard::AllowedIps;
 use crate::name::Name;
 use crate::object::Document;
 use crate::option::Value;
@@ -328,19 +329,34 @@ pub struct OverlaySettings {
     pub broadcasts: bool,
     /// Addresses are learned from frames out of the tunnel.
     pub learns: bool,
-    /// What is answered in the place of remote addresses.
+    /// What is answered in the place of others.
     pub proxies: Proxies,
+    /// Prefixes of the network.
+    pub subnets: AllowedIps,
+    /// Its routers.
+    pub routers: AllowedIps,
     /// A frame must come from the target that has its source address.
     pub is_strict: bool,
 }
 
-/// What an overlay answers in the place of remote addresses.
+/// What an overlay answers in the place of others.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Proxies {
-    /// ARP requests.
+    /// ARP requests for remote addresses.
     pub arp: bool,
-    /// Neighbour solicitations.
+    /// Neighbour solicitations for them.
     pub ndp: bool,
+    /// DHCP clients.
+    pub dhcp: bool,
+    /// Router solicitations.
+    pub ra: bool,
+}
+
+impl Proxies {
+    /// Whether hosts are told their addresses or routers.
+    pub fn serve(self) -> bool {
+        self.dhcp || self.ra
+    }
 }
 
 impl OverlaySettings {
@@ -354,6 +370,7 @@ impl OverlaySettings {
             Some(Value::Number(number)) => Some(number),
             _ => None,
         };
+        let ips = |name| text(name).and_then(|text| text.parse().ok());
         let flag = |name| match set(name) {
             Some(Value::Flag(flag)) => Some(flag),
             _ => None,
@@ -395,7 +412,11 @@ impl OverlaySettings {
             proxies: Proxies {
                 arp: answers("arp"),
                 ndp: answers("ndp"),
+                dhcp: answers("dhcp"),
+                ra: answers("ra"),
             },
+            subnets: ips("proxy/subnet").unwrap_or_default(),
+            routers: ips("proxy/router").unwrap_or_default(),
             is_strict: text("source-check").as_deref() == Some("strict"),
         }
     }
@@ -426,6 +447,43 @@ impl OverlaySettings {
             _ => OVERHEAD_V4,
         };
         self.mtu.unwrap_or(PATH_MTU - overhead)
+    }
+
+    /// The router of each version of IP.
+    pub fn routers(&self) -> (Option<Ipv4Addr>, Option<Ipv6Addr>) {
+        let routers = self.routers.iter();
+        routers.fold((None, None), |(v4, v6), (ip, _)| match ip {
+            IpAddr::V4(ip) => (Some(ip), v6),
+            IpAddr::V6(ip) => (v4, Some(ip)),
+        })
+    }
+
+    /// What is wrong with what hosts are told, and the property that is.
+    fn check_proxies(&self, search: Search) -> Result<(), (&'static str, String)> {
+        // These can tell the DHCP server of a client.
+        let can_proxy = matches!(search, Search::Files | Search::Plugin);
+        let needs = self.proxies.ra || (self.proxies.dhcp && !can_proxy);
+        if needs && self.subnets.is_empty() {
+            let message = "proxy=dhcp and proxy=ra need it".to_owned();
+            return Err(("proxy/subnet", message));
+        }
+        let (mut routers, bad) = (self.routers.iter(), |message| {
+            Err(("proxy/router", message))
+        });
+        let is_router = |(ip, bits): &(IpAddr, u8)| match ip {
+            IpAddr::V4(_) => *bits == 32,
+            IpAddr::V6(v6) => *bits == 128 && v6.is_unicast_link_local(),
+        };
+        if let Some((ip, _)) = routers.find(|router| !is_router(router)) {
+            return bad(format!(
+                "{ip} is neither an IPv4 nor an IPv6 link-local address"
+            ));
+        }
+        let v4 = self.routers.iter().filter(|(ip, _)| ip.is_ipv4()).count();
+        match self.routers.iter().count() - v4 {
+            0..=1 if v4 <= 1 => Ok(()),
+            _ => bad("there is one for each version of IP".to_owned()),
+        }
     }
 
     /// What is wrong with them for this search, and the property that is: on a bridge that filters VLANs or not.
@@ -462,6 +520,7 @@ impl OverlaySettings {
             let message = "lookup needs search=plugin".to_owned();
             return Err(("unknown", message));
         }
+        self.check_proxies(search)?;
         let v4 = self.listen.is_some_and(|listen| listen.is_ipv4());
         let targets = self
             .direct
@@ -687,6 +746,41 @@ mod tests {
         let (at, why) = with("192.0.2.9").remove(0);
         assert_eq!(at, "overlays.ov0.properties.learn/group");
         assert_eq!(why, "is no multicast address");
+    }
+
+    /// What hosts are told has subnets, and a router of each version of IP at most.
+    #[test]
+    fn what_hosts_are_told() {
+        use serde_json::json;
+        for (properties, path, message) in [
+            (json!({"proxy": "dhcp"}), "proxy/subnet", "proxy=dhcp"),
+            (
+                json!({"proxy/router": "10.0.0.0/24"}),
+                "proxy/router",
+                "10.0.0.0 is neither",
+            ),
+            (
+                json!({"proxy/router": "fd00::1"}),
+                "proxy/router",
+                "fd00::1 is neither",
+            ),
+            (
+                json!({"proxy/router": "10.0.0.1,10.0.0.2"}),
+                "proxy/router",
+                "one for each version",
+            ),
+            (
+                json!({"proxy/router": "fe80::1,fe80::2"}),
+                "proxy/router",
+                "one for each version",
+            ),
+        ] {
+            let overlays = vec![overlay("ov0", json!({"properties": properties}))];
+            let found = defects(json!({"version": 1, "overlays": overlays}));
+            let (at, why) = found.first().expect("a defect");
+            assert_eq!(at, &format!("overlays.ov0.properties.{path}"), "{why}");
+            assert!(why.contains(message), "{why}");
+        }
     }
 
     /// Overlays at one address use it in one way.

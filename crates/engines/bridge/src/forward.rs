@@ -831,8 +831,12 @@ impl Pass<'_> {
                 self.snooped = self.snooped.wrapping_add(1);
                 Verdict::SNOOPED
             }
+            groups::Way::Serve if paces.served.admit(groups::SERVED_A_SECOND, self.now) => {
+                self.snooped = self.snooped.wrapping_add(1);
+                Verdict::SNOOPED
+            }
             groups::Way::Ask(id) => self.spread(id, self.bridge.flood(id)),
-            groups::Way::Daemon => Verdict::drop(Drop::LocalFull),
+            groups::Way::Daemon | groups::Way::Serve => Verdict::drop(Drop::LocalFull),
         }
     }
 

@@ -9,6 +9,7 @@
 //! | --- | --- |
 //! | IGMP, MLD, PIM hello (PIM to its routers' address) | the daemon, at most [`SNOOPED_A_SECOND`] of each member; out of a tunnel: everybody |
 //! | ARP requests, neighbour solicitations and advertisements, where the bridge answers them | the daemon, at most [`ASKED_A_SECOND`] of each member; above it, while the daemon is behind, and out of a tunnel, everybody |
+//! | DHCP to a server, router solicitations and advertisements, where the bridge serves its hosts | the daemon, at most [`SERVED_A_SECOND`] of each member; out of a tunnel: everybody |
 //! | not IPv4 or IPv6; 224.0.0.0/24, ff02::1, a scope within the host; a VLAN that is not snooped | everybody |
 //! | a group that has members | these, routers and tunnels |
 //! | another group | routers and tunnels, or everybody ([`GroupsConf::flood_unknown`]) |
@@ -33,6 +34,9 @@ pub const SNOOPED_A_SECOND: u32 = 500;
 /// Questions for neighbours that the daemon reads of one member a second, once the first 26 have come.
 pub const ASKED_A_SECOND: u32 = 500;
 
+/// Requests for addresses and routers that the daemon reads of one member a second, once the first 6 have come.
+pub const SERVED_A_SECOND: u32 = 100;
+
 /// Numbers of groups are below it.
 pub const GROUPS_MAX: u16 = 40_960;
 /// Sets behind those of [`FloodKind`]: routers of each VLAN and family, then groups.
@@ -44,6 +48,7 @@ const IPV4: [u8; 2] = [0x08, 0x00];
 const IPV6: [u8; 2] = [0x86, 0xdd];
 const IGMP: u8 = 2;
 const ICMPV6: u8 = 58;
+const UDP: u8 = 17;
 const PIM: u8 = 103;
 
 /// A group with members.
@@ -83,6 +88,8 @@ pub struct GroupsConf {
     pub flood_unknown: bool,
     /// Questions for neighbours are the daemon's.
     pub answers: bool,
+    /// Requests of hosts for addresses and routers are the daemon's, and what routers advertise.
+    pub serves: bool,
 }
 
 /// The set of the routers of a VLAN.
@@ -94,6 +101,8 @@ pub const fn routers(vid: u16, is_v6: bool) -> FloodId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     Daemon,
+    /// The daemon's, who serves hosts.
+    Serve,
     /// The daemon's while it keeps up, else everybody's.
     Ask(FloodId),
     Set(FloodId),
@@ -119,6 +128,7 @@ pub struct Groups {
     snooped: [VlanMap; 2],
     snoops: bool,
     answers: bool,
+    serves: bool,
     flood_unknown: bool,
     keys: Box<[(Key, FloodId)]>,
     /// In order of their numbers.
@@ -171,6 +181,7 @@ impl Groups {
             snooped,
             snoops: !conf.vlans.is_empty(),
             answers: conf.answers,
+            serves: conf.serves,
             flood_unknown: conf.flood_unknown,
             keys: keys.into_boxed_slice(),
             sets: sets.into_boxed_slice(),
@@ -208,6 +219,9 @@ impl Groups {
         if is_read && self.asks(*kind, packet) {
             return Way::Ask(FloodKind::Group.id(vid));
         }
+        if is_read && self.serves && is_served(*kind, packet) {
+            return Way::Serve;
+        }
         if !self.snoops {
             return all;
         }
@@ -241,6 +255,25 @@ fn is_question(kind: [u8; 2], packet: &[u8]) -> bool {
     match kind {
         ARP => packet.get(6..8) == Some(&[0, 1]),
         IPV6 => packet.get(6) == Some(&ICMPV6) && matches!(packet.get(40), Some(135 | 136)),
+        _ => false,
+    }
+}
+
+/// Whether a packet is of a DHCP client, or looks for a router or announces one. Of a packet in parts the first is.
+fn is_served(kind: [u8; 2], packet: &[u8]) -> bool {
+    let word = |at: usize| packet.get(at..).and_then(|rest| rest.first_chunk::<2>());
+    match (kind, packet.first()) {
+        (IPV4, Some(first)) => {
+            let header = usize::from(first & 0xf).wrapping_mul(4);
+            packet.get(9) == Some(&UDP)
+                && word(6).is_some_and(|[a, b]| [a & 0x1f, *b] == [0, 0])
+                && word(header.wrapping_add(2)) == Some(&[0, 67])
+        }
+        (IPV6, _) => match packet.get(6) {
+            Some(&UDP) => word(42) == Some(&[2, 35]),
+            Some(&ICMPV6) => matches!(packet.get(40), Some(133 | 134)),
+            _ => false,
+        },
         _ => false,
     }
 }

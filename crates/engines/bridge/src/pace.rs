@@ -38,6 +38,8 @@ pub struct Paces {
     pub asked: Pace,
     /// Unknown addresses that a search is asked for.
     pub lookups: Pace,
+    /// Requests for addresses and routers, on a bridge that serves its hosts.
+    pub served: Pace,
     /// Answers to packets that are too long for a tunnel.
     pub too_long: Pace,
 }

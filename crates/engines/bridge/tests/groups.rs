@@ -59,7 +59,7 @@ fn bridge(flood_unknown: bool, is_snooped: bool) -> Bridge {
         })
         .to_vec(),
         flood_unknown,
-        answers: false,
+        ..GroupsConf::default()
     })
 }
 
@@ -251,7 +251,7 @@ fn stopped_members_get_nothing() {
             members: vec![2, 3, 9],
         }],
         flood_unknown: false,
-        answers: false,
+        ..GroupsConf::default()
     };
     let bridge = Bridge::new(BridgeConf {
         fdb,
@@ -298,6 +298,60 @@ fn questions_are_the_daemons() {
     assert!(flooded.iter().all(|way| way.as_flood().is_some()));
 }
 
+/// Where the bridge serves its hosts, what they ask DHCP servers and routers is the daemon's at a rate, above which it is dropped.
+#[test]
+fn requests_of_hosts_are_the_daemons() {
+    let plain = bridge(false, false);
+    let serves = plain.with_groups(&GroupsConf {
+        serves: true,
+        ..GroupsConf::default()
+    });
+    let discover = |port: u8, part: u8, options: usize| {
+        let mut frame = vec![0xff; 6];
+        frame.extend([2, 0, 0, 0, 9, 9, 8, 0, 0x45 + options as u8, 0, 0, 0]);
+        frame.extend([0, 0, part, 0, 64, 17, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255]);
+        frame.resize(34 + 4 * options, 0);
+        frame.extend([0, 68, 0, port]);
+        frame.resize(80, 0);
+        frame
+    };
+    let v6 = |next: &[u8], port: u16| {
+        let mut frame = ipv6("ff02::1:2", next);
+        frame.truncate(14 + 40);
+        frame.extend([2, 34]);
+        frame.extend(port.to_be_bytes());
+        frame.resize(80, 0);
+        frame
+    };
+    let mine = [
+        discover(67, 0, 0),
+        discover(67, 0x20, 10),
+        v6(&[17], 547),
+        ipv6("ff02::2", &[58, 133]),
+        ipv6("ff02::1", &[58, 134]),
+    ];
+    for frame in &mine {
+        assert_eq!(send(&serves, 1, frame).0, Verdict::SNOOPED);
+        assert!(send(&plain, 1, frame).0.as_flood().is_some());
+    }
+    let others = [
+        discover(68, 0, 0),
+        discover(67, 0x21, 0),
+        discover(67, 0, 0)[..30].to_vec(),
+        v6(&[17], 546),
+        v6(&[17], 547)[..40].to_vec(),
+        ipv6("ff02::1", &[58, 135]),
+    ];
+    for frame in others {
+        assert_eq!(receivers(&serves, 1, &frame), [2, 3, 4, 5, 6, 7]);
+    }
+    let ways: Vec<_> = (0..50).map(|_| send(&serves, 2, &mine[0]).0).collect();
+    let (asked, dropped) = ways.split_at(6);
+    assert!(asked.iter().all(|way| *way == Verdict::SNOOPED));
+    let full = Verdict::drop(Drop::LocalFull);
+    assert!(dropped.iter().all(|way| *way == full));
+}
+
 /// What comes out of a tunnel is read by nobody here: it goes on to members. Who is behind a tunnel is not known either, so every group goes there.
 #[test]
 fn tunnels_carry_every_group() {
@@ -324,6 +378,7 @@ fn tunnels_carry_every_group() {
         }],
         flood_unknown: false,
         answers: true,
+        serves: true,
     };
     let bridge = Bridge::new(BridgeConf {
         fdb,
@@ -338,7 +393,12 @@ fn tunnels_carry_every_group() {
     let mut arp = vec![0xff; 6];
     arp.extend([2, 0, 0, 0, 9, 9, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
     arp.resize(60, 0);
-    for frame in [arp, ipv4(known, 2), ipv6("ff02::1:ff00:1", &[58, 135])] {
+    for frame in [
+        arp,
+        ipv4(known, 2),
+        ipv6("ff02::1:ff00:1", &[58, 135]),
+        ipv6("ff02::2", &[58, 133]),
+    ] {
         assert_eq!(send(&bridge, 1, &frame).0, Verdict::SNOOPED);
         assert_eq!(receivers(&bridge, 3, &frame), [1, 2]);
     }

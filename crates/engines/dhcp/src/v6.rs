@@ -91,18 +91,7 @@ pub(crate) fn answer(
     let (&[kind, x0, x1, x2], options) = packet.datagram()?.split_first_chunk()?;
     let request = Request::new(options).ok()?;
     let source = packet.source().filter(Ipv6Addr::is_unicast_link_local)?;
-    let names_server = matches!(
-        kind,
-        type6::REQUEST | type6::RENEW | type6::RELEASE | type6::DECLINE
-    );
-    let names_none = matches!(kind, type6::SOLICIT | type6::CONFIRM | type6::REBIND);
-    let is_known = names_server || names_none || kind == type6::INFORMATION;
-    let is_sound = is_known && (request.client.is_some() || kind == type6::INFORMATION);
-    // RFC 8415, section 16: who must name a server does, and others do not.
-    if !is_sound
-        || (names_server && request.server.is_none())
-        || (names_none && request.server.is_some())
-    {
+    if !is_sound(kind, &request) {
         return None;
     }
     let of = |ip| match ip {
@@ -112,55 +101,66 @@ pub(crate) fn answer(
     let Some((ip, _)) = host.and_then(|host| network.lease(host, of)) else {
         return Some(Outcome::Pass);
     };
-    let own = server_id();
-    if request.server.is_some_and(|server| server != own) {
+    let is_ours = request.server.is_none_or(|server| server == server_id());
+    let is_idle = kind == type6::CONFIRM && request.addresses().next().is_none();
+    if !is_ours || is_idle {
+        // RFC 8415, section 18.3.3: without an address there is nothing to confirm.
         return Some(Outcome::Done);
     }
-    let mut said = Vec::new();
-    put(&mut said, code6::SERVER_ID, &own);
-    if let Some(client) = request.client {
-        put(&mut said, code6::CLIENT_ID, client);
-    }
-    let is_rapid = kind == type6::SOLICIT && request.is_rapid;
-    if is_rapid {
-        put(&mut said, code6::RAPID_COMMIT, &[]);
-    }
-    let mut is_refused = false;
-    match kind {
-        type6::SOLICIT | type6::REQUEST => put_leases(&mut said, &request, ip, false),
-        type6::RENEW | type6::REBIND => {
-            is_refused = request.addresses().any(|other| other != ip);
-            put_leases(&mut said, &request, ip, true);
-        }
-        type6::CONFIRM => {
-            // RFC 8415, section 18.3.3: without an address there is nothing to say.
-            if request.addresses().next().is_none() {
-                return Some(Outcome::Done);
-            }
-            is_refused = request.addresses().any(|other| other != ip);
-            let code = if is_refused {
-                status::NOT_ON_LINK
-            } else {
-                status::SUCCESS
-            };
-            put(&mut said, code6::STATUS, &code.to_be_bytes());
-        }
-        type6::RELEASE | type6::DECLINE => {
-            put(&mut said, code6::STATUS, &status::SUCCESS.to_be_bytes());
-        }
-        _ => {}
-    }
+    let keeps = matches!(kind, type6::RENEW | type6::REBIND | type6::CONFIRM);
+    let is_refused = keeps && request.addresses().any(|other| other != ip);
     let reply = match kind {
-        type6::SOLICIT if !is_rapid => type6::ADVERTISE,
+        type6::SOLICIT if !request.is_rapid => type6::ADVERTISE,
         _ => type6::REPLY,
     };
-    let message = [&[reply, x0, x1, x2][..], &said].concat();
+    let mut message = vec![reply, x0, x1, x2];
+    put_options(&mut message, kind, &request, (ip, is_refused));
     let ends = Ends::V6(SERVER_V6, source);
     let frame = datagram(packet.from, ends, (SERVER6, CLIENT6), &message)?;
     Some(match is_refused {
         true => Outcome::Refuse(frame),
         false => Outcome::Answer(frame),
     })
+}
+
+/// Whether a server looks at a message (RFC 8415, section 16): a client's, which names itself, and a server where it has to and only there.
+fn is_sound(kind: u8, request: &Request<'_>) -> bool {
+    let (names_itself, names_server) = (request.client.is_some(), request.server.is_some());
+    match kind {
+        type6::REQUEST | type6::RENEW | type6::RELEASE | type6::DECLINE => {
+            names_itself && names_server
+        }
+        type6::SOLICIT | type6::CONFIRM | type6::REBIND => names_itself && !names_server,
+        type6::INFORMATION => true,
+        _ => false,
+    }
+}
+
+/// The options of an answer, where the lease is this and other addresses were asked for or not.
+fn put_options(
+    message: &mut Vec<u8>,
+    kind: u8,
+    request: &Request<'_>,
+    (ip, is_refused): (Ipv6Addr, bool),
+) {
+    put(message, code6::SERVER_ID, &server_id());
+    if let Some(client) = request.client {
+        put(message, code6::CLIENT_ID, client);
+    }
+    match kind {
+        type6::SOLICIT | type6::REQUEST => put_leases(message, request, ip, false),
+        type6::RENEW | type6::REBIND => put_leases(message, request, ip, true),
+        type6::CONFIRM if is_refused => {
+            put(message, code6::STATUS, &status::NOT_ON_LINK.to_be_bytes());
+        }
+        type6::CONFIRM | type6::RELEASE | type6::DECLINE => {
+            put(message, code6::STATUS, &status::SUCCESS.to_be_bytes());
+        }
+        _ => {}
+    }
+    if kind == type6::SOLICIT && request.is_rapid {
+        put(message, code6::RAPID_COMMIT, &[]);
+    }
 }
 
 /// The server's DUID: of its link-layer address (RFC 8415, section 11.4).

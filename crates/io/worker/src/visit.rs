@@ -20,7 +20,9 @@ use std::sync::Arc;
 use windlass_attach::port::{Limit, More};
 use windlass_bridge::fdb::Sightings;
 use windlass_bridge::forward::Bridge;
-use windlass_frame::{BURST, Claim, HEADROOM, Heads, Pick, RxId, SNAP, Tick, TxId, Verdict};
+use windlass_frame::{
+    BURST, Claim, Deepen, HEADROOM, Heads, Pick, RxId, SNAP, Tick, TxId, Verdict,
+};
 use windlass_overlay::too_big;
 use windlass_shm::{Foreign, SegStore, Tails};
 use windlass_stats::{Drop, MemberCounters};
@@ -261,6 +263,11 @@ impl Scratch {
         heads.n = 1;
         let mut tails = Tails::bind(&mut self.store, cx.section);
         tails.push(0, Foreign::private(rest));
+        if from.0 == DAEMON {
+            // What the daemon gives to a member is believed.
+            heads.meta[0].off = heads.meta[0].off.giving();
+            tails.deepen(heads, 0, frame.len());
+        }
         counters.own_frames.add(1);
         let taken = egress.offer(cx, heads, &tails, to, &[Pick::frame(0, false)]);
         counters.drop_frames(Drop::RingFull, 1 - taken as u64);

@@ -30,7 +30,7 @@ const ANY: (u64, u64) = (0, 0);
 const PORT: (u64, u64) = (1, 65_535);
 
 /// The rows of [`Scope::Overlay`].
-pub(crate) const ROWS: [PropertySpec; 31] = [
+pub(crate) const ROWS: [PropertySpec; 33] = [
     row(
         "vnetid",
         ValueKind::Number,
@@ -265,11 +265,27 @@ pub(crate) const ROWS: [PropertySpec; 31] = [
     ),
     row(
         "proxy",
-        ValueKind::Set(&["arp", "ndp"]),
+        ValueKind::Set(&["arp", "ndp", "dhcp", "ra"]),
         "",
         "arp,ndp",
         ANY,
-        "What the bridge answers in the place of remote addresses, where the search tells their IP addresses.",
+        "What the bridge answers: arp, ndp in the place of remote addresses, where the search tells their IP addresses; dhcp, ra in the place of a DHCP server and a router, which need proxy/subnet.",
+    ),
+    row(
+        "proxy/subnet",
+        ValueKind::Ips,
+        "",
+        "",
+        ANY,
+        "Prefixes of the network: what DHCP gives addresses of, with their mask, and what router advertisements have.",
+    ),
+    row(
+        "proxy/router",
+        ValueKind::Ips,
+        "",
+        "",
+        ANY,
+        "Routers that DHCP and router advertisements name: an IPv4 address, an IPv6 link-local address, or both.",
     ),
     row(
         "source-check",

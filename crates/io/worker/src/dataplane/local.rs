@@ -71,7 +71,7 @@ impl DataPlane {
         self.send_as(DAEMON, member, frame, (self.sends.clone(), SENDS))
     }
 
-    /// The same for a frame that is no BPDU.
+    /// The same for a frame that is no BPDU, also to a target of an overlay.
     ///
     /// # Errors
     /// As [`DataPlane::send`], but [`DataPlaneError::Busy`] as [`DataPlane::relay`].
@@ -95,7 +95,10 @@ impl DataPlane {
         frame: &[u8],
         (waiting, max): (Arc<AtomicUsize>, usize),
     ) -> Result<(), DataPlaneError> {
-        let bridge = self.draft_member(member)?.bridge;
+        let bridge = match self.overlays.bridge_at(member) {
+            Some(bridge) => bridge,
+            None => self.draft_member(member)?.bridge,
+        };
         begin_send(&waiting, max, frame.len())?;
         self.home(bridge).send(Command::Send {
             member,

@@ -190,6 +190,13 @@ impl Overlays {
         self.targets.get_mut(usize::from(at))?.as_mut()
     }
 
+    /// The bridge of the target at a place.
+    pub(super) fn bridge_at(&self, place: u16) -> Option<u16> {
+        let at = place.checked_sub(TARGETS)?;
+        let target = self.targets.get(usize::from(at))?.as_ref()?;
+        Some(self.overlays.get(&target.overlay)?.bridge)
+    }
+
     /// The targets of a bridge as its members; `conf` tells how their overlay is configured.
     pub(super) fn on<'a>(
         &'a self,

@@ -5,6 +5,7 @@ mod edit;
 mod flows;
 mod heard;
 mod held;
+mod hosts;
 mod leases;
 mod members;
 mod moves;

@@ -1,4 +1,4 @@
-//! Answers for neighbours: the engine of each bridge that has a member with `neigh-suppress`.
+//! Answers for neighbours: the engine of each bridge that has a member with `neigh-suppress`, or that serves its hosts ([`super::hosts`]).
 //!
 //! # Model
 //! The forwarding path gives this thread ARP requests and neighbour discovery ([`windlass_bridge::groups`]); the engine answers the asker
@@ -17,8 +17,9 @@ use windlass_bridge::flood::FloodKind;
 use windlass_bridge::groups::GroupsConf;
 use windlass_neigh::{Neighbours, Outcome, PortConf};
 use windlass_worker::dataplane::now;
-use windlass_worker::{LocalFrame, Relayed};
+use windlass_worker::{DataPlaneError, LocalFrame, Relayed};
 
+use super::hosts::Hosts;
 use super::members::Follower;
 use super::overlays::Overlay;
 use super::snoop::tagged;
@@ -33,9 +34,24 @@ pub(super) struct Asked {
     ports: BTreeMap<Name, u16>,
     /// Those of them with `neigh-suppress`.
     suppressing: BTreeSet<Name>,
+    /// Overlays that tell hosts of the bridge their addresses and routers.
+    pub(super) hosts: Hosts,
     /// Whether the bridge filtered VLANs when all its members were told.
     filtering: Option<bool>,
-    lost: u64,
+    pub(super) lost: u64,
+}
+
+impl Asked {
+    /// Whether its bridge answers for neighbours, and whether it serves its hosts.
+    fn answers(&self) -> (bool, bool) {
+        (!self.suppressing.is_empty(), !self.hosts.is_empty())
+    }
+}
+
+/// Whether a member tells hosts of its bridge their addresses or routers.
+fn serves(member: &MemberState) -> bool {
+    let overlay = member.overlay.as_deref();
+    overlay.is_some_and(|overlay| overlay.network().is_some())
 }
 
 fn port_conf(member: &MemberState) -> PortConf {
@@ -107,11 +123,18 @@ impl Ports {
         Some(Instant::now() + Duration::from_nanos(left))
     }
 
+    /// Whether a bridge answers for neighbours, and whether it serves its hosts.
+    pub(super) fn answers_on(&self, bridge: &Name) -> (bool, bool) {
+        let asked = self.neighbours.get(bridge);
+        asked.map_or((false, false), Asked::answers)
+    }
+
     /// What the forwarding path is to do on a bridge that does not snoop.
     pub(super) fn groups_without_snooping(&self, bridge: &Name) -> Option<GroupsConf> {
-        let answers = self.neighbours.contains_key(bridge);
-        answers.then(|| GroupsConf {
+        let (answers, serves) = self.answers_on(bridge);
+        (answers || serves).then(|| GroupsConf {
             answers,
+            serves,
             ..GroupsConf::default()
         })
     }
@@ -122,27 +145,13 @@ impl Ports {
             return false;
         }
         let (id, vid) = (frame.member, frame.vid);
-        let Some(member) = self.members.of(id) else {
+        let Some(bridge) = self.members.of(id).map(|member| member.bridge.clone()) else {
             return true;
         };
-        let bridge = member.bridge.clone();
-        let unknown = self.answer_neighbour(id, vid, frame.bytes());
-        let Some(unknown) = unknown else {
+        let Some(unknown) = self.answer_neighbour(id, vid, frame.bytes()) else {
             return true;
         };
-        let Some(asked) = self.neighbours.get_mut(&bridge) else {
-            return true;
-        };
-        let sent = self.plane.relay(
-            asked.bridge,
-            Relayed {
-                from: Some(id),
-                vid,
-                set: FloodKind::Group.id(vid),
-                bytes: frame.bytes().to_vec(),
-            },
-        );
-        asked.lost += u64::from(sent.is_err());
+        self.pass_on(&bridge, frame);
         if let Some(ip) = unknown {
             self.ask_neighbour(&bridge, (id, vid, ip), frame.bytes());
         }
@@ -156,18 +165,46 @@ impl Ports {
         vid: u16,
         frame: &[u8],
     ) -> Option<Option<IpAddr>> {
-        let member = self.members.of(id)?;
-        let (bridge, untagged) = (member.bridge.clone(), member.settings.vlan);
-        let filtering = self.bridges.get(&bridge).is_some_and(|b| b.filtering);
+        let bridge = self.members.of(id)?.bridge.clone();
         let asked = self.neighbours.get_mut(&bridge)?;
         match asked.engine.receive(id, vid, frame, now()) {
             Outcome::Answer(answer) => {
-                let is_tagged = filtering && untagged != Some(vid);
-                let answer = tagged(&answer, is_tagged.then_some(vid));
-                asked.lost += u64::from(self.plane.reply(id, &answer).is_err());
+                self.answer(&bridge, (id, vid), &answer);
                 None
             }
             Outcome::Pass => Some(asked.engine.unknown(vid, frame)),
+        }
+    }
+
+    /// Sends a member of a bridge what is for it in a VLAN.
+    pub(super) fn answer(&mut self, bridge: &Name, (id, vid): (u16, u16), answer: &[u8]) {
+        let untagged = self.members.of(id).and_then(|member| member.settings.vlan);
+        let filtering = self.bridges.get(bridge).is_some_and(|b| b.filtering);
+        let is_tagged = filtering && untagged != Some(vid);
+        let answer = tagged(answer, is_tagged.then_some(vid));
+        let sent = self.plane.reply(id, &answer);
+        self.note_sent(bridge, sent);
+    }
+
+    /// Has a frame go to everybody, as on a bridge that does not answer.
+    pub(super) fn pass_on(&mut self, bridge: &Name, frame: &LocalFrame) {
+        let Some(number) = self.neighbours.get(bridge).map(|asked| asked.bridge) else {
+            return;
+        };
+        let relayed = Relayed {
+            from: Some(frame.member),
+            vid: frame.vid,
+            set: FloodKind::Group.id(frame.vid),
+            bytes: frame.bytes().to_vec(),
+        };
+        let sent = self.plane.relay(number, relayed);
+        self.note_sent(bridge, sent);
+    }
+
+    /// Counts what could not be sent.
+    pub(super) fn note_sent(&mut self, bridge: &Name, sent: Result<(), DataPlaneError>) {
+        if let Some(asked) = self.neighbours.get_mut(bridge) {
+            asked.lost += u64::from(sent.is_err());
         }
     }
 
@@ -175,7 +212,7 @@ impl Ports {
     pub(super) fn run_neighbours(&mut self) {
         let changed = self.members.take_changed(Follower::Neighbours);
         let suppressing = changed.iter().filter_map(|name| self.members.get(name));
-        let suppressing = suppressing.filter(|m| m.settings.neigh_suppress);
+        let suppressing = suppressing.filter(|m| m.settings.neigh_suppress || serves(m));
         let mut wanted: BTreeSet<Name> = suppressing.map(|m| m.bridge.clone()).collect();
         wanted.extend(self.neighbours.keys().cloned());
         let mut told = Vec::new();
@@ -185,7 +222,7 @@ impl Ports {
             let was_there = former.is_some();
             if let Some((bridge, filtering)) = state {
                 let former = former.filter(|asked| asked.bridge == bridge);
-                let is_new = former.is_none();
+                let answered = former.as_ref().map(Asked::answers);
                 let mut asked = former.unwrap_or_else(|| Asked {
                     bridge,
                     ..Asked::default()
@@ -196,10 +233,11 @@ impl Ports {
                     false => Cow::Owned(&changed | &self.members.on_bridge(&name)),
                 };
                 self.match_neighbours(&name, &names, &mut asked);
-                if !asked.suppressing.is_empty() {
+                let answers = asked.answers();
+                if answers != (false, false) {
                     asked.engine.advance(now());
                     self.neighbours.insert(name.clone(), asked);
-                    if !is_new {
+                    if answered == Some(answers) {
                         continue;
                     }
                 } else if !was_there {
@@ -225,6 +263,8 @@ impl Ports {
                 asked.ports.remove(name);
             }
             asked.suppressing.remove(name);
+            let overlay = of(name).and_then(|m| m.overlay.as_deref());
+            asked.hosts.set(name, overlay.and_then(Overlay::network));
         }
         for (name, member) in names.iter().filter_map(|name| Some((name, of(name)?))) {
             let mut conf = port_conf(member);

@@ -27,6 +27,7 @@ use windlass_api::{
 };
 use windlass_attach::vxlan::{Tos, Vtep, VtepConf};
 use windlass_bridge::fdb::Key;
+use windlass_dhcp::Network;
 use windlass_overlay::Vni;
 use windlass_sys::netns::{NetnsRef, within};
 use windlass_worker::DataPlaneError;
@@ -36,8 +37,8 @@ mod questions;
 mod search;
 
 use questions::{Life, Questions};
-pub(super) use search::Searches;
 use search::{Announced, Lost, lookup_kind};
+pub(super) use search::{Searches, addresses_of};
 
 use super::edit::End;
 use super::heard::Heard;
@@ -67,13 +68,16 @@ pub(super) struct Pushed {
     ips: Vec<IpAddr>,
     /// For how long, if it was asked for.
     life: Option<Life>,
+    /// Its DHCP server.
+    dhcp: Option<MacAddr>,
 }
 
-/// Behind which remote host an address is, and the IP addresses that it has.
+/// Behind which remote host an address is, the IP addresses that it has, and its DHCP server.
 pub(super) struct Behind {
     pub(super) to: SocketAddr,
     pub(super) ips: Vec<IpAddr>,
     life: Option<Life>,
+    pub(super) dhcp: Option<MacAddr>,
 }
 
 /// What a search told of addresses whose targets cannot be made.
@@ -150,7 +154,7 @@ impl Overlay {
         }
     }
 
-    fn vni_of(&self, vlan: u16) -> Option<u32> {
+    pub(super) fn vni_of(&self, vlan: u16) -> Option<u32> {
         let network = self.networks.iter().find(|(own, _)| *own == vlan);
         network.map(|(_, vni)| *vni)
     }
@@ -849,6 +853,7 @@ impl Ports {
         // Datagrams that are nobody's: they are counted where they arrive.
         let refused = endpoint.map_or([0; 2], |endpoint| [endpoint.headers, endpoint.strangers]);
         let [malformed, unknown] = refused.map(|datagrams| datagrams.to_string());
+        let served = self.served(&member.bridge, name).into_iter().flatten();
         let listen = overlay.settings.listen.map(|listen| listen.to_string());
         let networks = overlay.networks.iter().map(|(vlan, vni)| match vlan {
             0 => vni.to_string(),
@@ -868,8 +873,10 @@ impl Ports {
                 ("malformed-datagrams", malformed),
                 ("unknown-vni-datagrams", unknown),
             ]
+            .into_iter()
+            .chain(served)
             .map(|(key, value)| (key.to_owned(), value))
-            .into(),
+            .collect(),
             ..Status::default()
         }
     }
@@ -882,6 +889,7 @@ impl Pushed {
             to: self.target.1,
             ips: self.ips.clone(),
             life: self.life,
+            dhcp: self.dhcp,
         }
     }
 }
@@ -895,6 +903,36 @@ impl Overlay {
             Some((vlan, mac, Some(pushed.behind())))
         });
         told.collect()
+    }
+
+    /// What hosts on its bridge are told, if they are.
+    pub(super) fn network(&self) -> Option<Network> {
+        let settings = &self.settings;
+        let (router_v4, router_v6) = settings.routers();
+        settings.proxies.serve().then(|| Network {
+            prefixes: settings.subnets.iter().collect(),
+            router_v4,
+            router_v6,
+            mtu: settings.inner_mtu() as u16,
+            leases: settings.proxies.dhcp,
+            advertises: settings.proxies.ra,
+        })
+    }
+
+    /// The VLANs of its networks; 0 where the bridge does not filter.
+    pub(super) fn vlans(&self) -> impl Iterator<Item = u16> {
+        self.networks.iter().map(|(vlan, _)| *vlan)
+    }
+
+    /// What the search told of an address: its IP addresses, and its DHCP server.
+    pub(super) fn record(&self, key: (u16, MacAddr)) -> Option<(&[IpAddr], Option<MacAddr>)> {
+        let pushed = self.pushed.get(&key)?;
+        Some((&pushed.ips, pushed.dhcp))
+    }
+
+    /// Whether frames have their VLAN's tag in the tunnel.
+    pub(super) fn keeps_tag(&self) -> bool {
+        self.settings.keeps_tag
     }
 
     /// The place of each of its targets.
@@ -917,8 +955,13 @@ impl Overlay {
             target.pushed += 1;
         }
         self.questions.note_life(key, told.life);
-        let (ips, life) = (told.ips, told.life);
-        self.pushed.insert(key, Pushed { target, ips, life });
+        let pushed = Pushed {
+            target,
+            ips: told.ips,
+            life: told.life,
+            dhcp: told.dhcp,
+        };
+        self.pushed.insert(key, pushed);
     }
 
     /// Takes out what the search told of an address: its IP addresses.

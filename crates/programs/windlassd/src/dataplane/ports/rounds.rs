@@ -97,6 +97,7 @@ impl Ports {
         }
         self.run_trees();
         self.run_neighbours();
+        self.run_advertisements();
         self.run_snoops();
         self.run_overlays();
     }
@@ -195,7 +196,7 @@ impl Ports {
         for frame in self.plane.take_local() {
             if frame.is_snooped {
                 self.members.heard(frame.member);
-                if !self.hear_question(&frame) {
+                if !self.hear_question(&frame) && !self.hear_host(&frame) {
                     self.hear_snooped(&frame);
                 }
                 continue;
@@ -215,6 +216,7 @@ impl Ports {
         let look = draining.then(|| Instant::now() + DRAIN_LOOK);
         let others = self.clash_at().into_iter().chain(self.trees_due());
         let others = others.chain(self.snoops_due()).chain(self.neighbours_due());
+        let others = others.chain(self.advertisements_due());
         let others = others.chain(self.leases_due()).chain(self.overlays_due());
         let deadline = look.into_iter().chain(others).min();
         self.watch.wait(events, deadline)

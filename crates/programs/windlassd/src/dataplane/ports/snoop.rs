@@ -100,7 +100,7 @@ fn mac_of(member: &MemberState, host: &mut dyn Host) -> u64 {
 
 impl Snoop {
     /// What the forwarding path has to know.
-    fn groups(&self, answers: bool) -> GroupsConf {
+    fn groups(&self, (answers, serves): (bool, bool)) -> GroupsConf {
         let vlans = self.engine.vlans().map(|(vid, family)| GroupVlan {
             vid,
             is_v6: family == Family::V6,
@@ -118,6 +118,7 @@ impl Snoop {
             groups: groups.collect(),
             flood_unknown: self.flood_unknown,
             answers,
+            serves,
         }
     }
 
@@ -327,7 +328,7 @@ impl Ports {
         }
     }
 
-    /// A bridge answers for neighbours from now on, or does not any more.
+    /// A bridge answers for neighbours or serves its hosts from now on, or does not any more.
     pub(super) fn neighbours_changed(&mut self, bridge: &Name) {
         if let Some(snoop) = self.snoops.get_mut(bridge) {
             snoop.published = None;
@@ -344,7 +345,7 @@ impl Ports {
         if snoop.published == version || at < snoop.publish_at {
             return;
         }
-        let groups = snoop.groups(self.neighbours.contains_key(bridge));
+        let groups = snoop.groups(self.answers_on(bridge));
         if let Err(error) = self.plane.set_groups(snoop.bridge, Some(groups)) {
             tracing::error!("groups: {error}");
         }

@@ -287,7 +287,12 @@ impl Ports {
             Some((None, _)) => return Ok(()),
             Some((Some(_), ips)) => {
                 let life = Some(Life::new(ttl, Instant::now()));
-                let behind = Behind { to, ips, life };
+                let behind = Behind {
+                    to,
+                    ips,
+                    life,
+                    dhcp: None,
+                };
                 return self.push(name, vec![(address.0, address.1, Some(behind))]);
             }
             None => {}
@@ -335,6 +340,7 @@ impl Ports {
             to,
             ips: Vec::new(),
             life: Some(Life::new(ttl, Instant::now())),
+            dhcp: None,
         };
         self.push(&name, vec![(address.0, address.1, Some(behind))])
     }

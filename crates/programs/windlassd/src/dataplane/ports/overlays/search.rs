@@ -335,6 +335,7 @@ impl Ports {
                 to: record.target,
                 ips: record.ips,
                 life: None,
+                dhcp: record.dhcp.map(|mac| MacAddr(mac.0)),
             });
             (vlan, MacAddr(mac.0), behind)
         });
@@ -490,7 +491,7 @@ impl Ports {
 }
 
 /// The IP addresses of hosts that a VNIC may use.
-fn addresses_of(member: &MemberState) -> Vec<IpAddr> {
+pub(in crate::dataplane::ports) fn addresses_of(member: &MemberState) -> Vec<IpAddr> {
     let ips = member.settings.guard.ips.iter().flat_map(|ips| ips.iter());
     let hosts = ips.filter(|(ip, bits)| *bits == if ip.is_ipv4() { 32 } else { 128 });
     hosts.map(|(ip, _)| ip).collect()

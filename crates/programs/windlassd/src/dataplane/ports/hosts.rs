@@ -1,0 +1,290 @@
+//! What overlays tell the hosts on their bridges: addresses by DHCP, prefixes and routers by advertisements.
+//!
+//! # Model
+//! The forwarding path gives this thread what DHCP clients send to servers, router solicitations and advertisements
+//! ([`windlass_bridge::groups`]). A VNIC has a record: the addresses in its `allowed-ips`, else those that the search told of its link-layer address.
+//! [`windlass_dhcp`] answers from it, and the answer goes to the asking VNIC alone. Without a record the frame goes on to everybody. Where the search
+//! told a DHCP server of the VNIC (`dhcp-proxy`), the client's frame goes to that one, and to nobody else. Other members but VNICs are passed on.
+//!
+//! Advertisements are sent to each VNIC every [`ADVERTISE`], and when what they say has changed.
+//!
+//! # What can be lost
+//! Answers and advertisements for which there is no room on the way to a worker. Clients ask again; hosts keep what they were told for three times as long.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use windlass_api::{MacAddr, Name};
+use windlass_bridge::fdb::Key;
+use windlass_dhcp::{About, Host, Network, Outcome, about};
+use windlass_worker::LocalFrame;
+use windlass_worker::dataplane::now;
+use windlass_worker::dataplane::overlays::TARGETS;
+
+use super::overlays::{Overlay, addresses_of};
+use super::snoop::tagged;
+use super::{MemberState, Ports};
+
+/// Time from one advertisement to the next: a third of what hosts keep a router for.
+const ADVERTISE: Duration = Duration::from_secs(600);
+/// Advertisements at once, and the time to the next ones: a part of the frames that may wait for a worker.
+const AT_ONCE: usize = 32;
+const GAP: Duration = Duration::from_millis(20);
+
+/// The overlays of one bridge that tell hosts something.
+#[derive(Default)]
+pub(super) struct Hosts {
+    overlays: BTreeMap<Name, Served>,
+    /// When advertisements are sent next.
+    advertise_at: Option<Instant>,
+    /// VNICs that wait for one, each with its VLAN and the overlay.
+    waiting: Vec<(Name, u16, Name)>,
+}
+
+/// What one overlay tells, and what became of requests.
+struct Served {
+    network: Network,
+    answered: u64,
+    refused: u64,
+    passed: u64,
+    dropped: u64,
+}
+
+impl Hosts {
+    /// Has an overlay tell this from now on, or nothing.
+    pub(super) fn set(&mut self, name: &Name, network: Option<Network>) {
+        let Some(network) = network else {
+            self.overlays.remove(name);
+            return;
+        };
+        let known = self.overlays.get_mut(name);
+        let is_same = known.as_ref().is_some_and(|known| known.network == network);
+        if network.advertises && !is_same {
+            self.advertise_at = Some(Instant::now());
+        }
+        match known {
+            Some(known) => known.network = network,
+            None => {
+                let served = Served {
+                    network,
+                    answered: 0,
+                    refused: 0,
+                    passed: 0,
+                    dropped: 0,
+                };
+                self.overlays.insert(name.clone(), served);
+            }
+        }
+    }
+
+    /// Whether there is none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.overlays.is_empty()
+    }
+}
+
+/// Whether a VNIC is in a VLAN of its bridge; 0: the bridge does not filter.
+fn is_in(member: &MemberState, vlan: u16) -> bool {
+    member.own.is_some() && (vlan == 0 || member.vlans.contains(&vlan))
+}
+
+/// The record of a member's link-layer address, and its DHCP server.
+fn record(
+    member: &MemberState,
+    overlay: &Overlay,
+    (vlan, mac): (u16, MacAddr),
+) -> Option<(Host, Option<MacAddr>)> {
+    let is_own = member.own == Some(mac) || member.settings.macs.iter().any(|own| own == mac);
+    if !is_own {
+        return None;
+    }
+    let mut ips = addresses_of(member);
+    let told = overlay.record((vlan, mac));
+    if let Some((told, _)) = told.filter(|_| ips.is_empty()) {
+        ips = told.to_vec();
+    }
+    Some((
+        Host { mac: mac.0, ips },
+        told.and_then(|(_, server)| server),
+    ))
+}
+
+impl Ports {
+    /// Answers a host's request, or has it go on; whether the frame is one.
+    pub(super) fn hear_host(&mut self, frame: &LocalFrame) -> bool {
+        let Some(about) = about(frame.bytes()) else {
+            return false;
+        };
+        let (id, vid) = (frame.member, frame.vid);
+        let name = self.members.name_of(id).cloned();
+        let Some(member) = name.and_then(|name| self.members.get(&name)) else {
+            return true;
+        };
+        let (bridge, is_vnic) = (member.bridge.clone(), member.own.is_some());
+        let source = frame.bytes().get(6..).and_then(|s| s.first_chunk());
+        let Some(asked) = self.neighbours.get(&bridge) else {
+            return true;
+        };
+        // Behind an uplink there is a link of its own, which has its servers and routers.
+        let mut overlays = asked.hosts.overlays.iter().filter(|_| is_vnic);
+        let found = overlays.find_map(|(name, served)| {
+            let overlay = self.members.get(name)?.overlay.as_deref()?;
+            overlay.vni_of(vid)?;
+            Some((name.clone(), overlay, &served.network))
+        });
+        let Some((name, overlay, network)) = found else {
+            self.pass_on(&bridge, frame);
+            return true;
+        };
+        let record = source.and_then(|mac| record(member, overlay, (vid, MacAddr(*mac))));
+        let server = record.as_ref().and_then(|(_, server)| *server);
+        let server = server.filter(|_| about == About::Leases && network.leases);
+        let outcome = match server {
+            Some(_) => Outcome::Pass,
+            None => network.receive(frame.bytes(), record.as_ref().map(|(host, _)| host)),
+        };
+        if let Some(served) = self.served_mut(&bridge, &name) {
+            let count = match &outcome {
+                Outcome::Answer(_) | Outcome::Done => &mut served.answered,
+                Outcome::Refuse(_) => &mut served.refused,
+                Outcome::Pass => &mut served.passed,
+                Outcome::Drop => &mut served.dropped,
+            };
+            *count += 1;
+        }
+        match (outcome, server) {
+            (_, Some(server)) => self.forward_to(&bridge, &name, frame, server),
+            (Outcome::Answer(answer) | Outcome::Refuse(answer), _) => {
+                self.answer(&bridge, (id, vid), &answer);
+            }
+            (Outcome::Pass, _) => self.pass_on(&bridge, frame),
+            (Outcome::Done | Outcome::Drop, _) => {}
+        }
+        true
+    }
+
+    /// Sends a client's frame to its DHCP server alone, where the bridge's table has it.
+    fn forward_to(&mut self, bridge: &Name, overlay: &Name, frame: &LocalFrame, server: MacAddr) {
+        let Some(number) = self.bridges.get(bridge).map(|bridge| bridge.id) else {
+            return;
+        };
+        let key = Key::from_octets(frame.vid, server.0);
+        let table = self.plane.fdb_table(number);
+        let found = table
+            .ok()
+            .and_then(|table| table.lookup(key, table.at(now())));
+        let Some(place) = found.map(|hit| hit.member) else {
+            return;
+        };
+        let mut is_private = |id| self.members.of(id).is_some_and(|m| m.settings.private);
+        if place == frame.member || (is_private(place) && is_private(frame.member)) {
+            return;
+        }
+        let mut bytes = frame.bytes().to_vec();
+        if let Some(to) = bytes.first_chunk_mut() {
+            *to = server.0;
+        }
+        if place < TARGETS {
+            return self.answer(bridge, (place, frame.vid), &bytes);
+        }
+        let overlay = self.members.get(overlay).and_then(|m| m.overlay.as_deref());
+        let is_tagged = overlay.is_some_and(Overlay::keeps_tag);
+        let sent = self
+            .plane
+            .reply(place, &tagged(&bytes, is_tagged.then_some(frame.vid)));
+        self.note_sent(bridge, sent);
+    }
+
+    fn served_mut(&mut self, bridge: &Name, overlay: &Name) -> Option<&mut Served> {
+        let asked = self.neighbours.get_mut(bridge)?;
+        asked.hosts.overlays.get_mut(overlay)
+    }
+
+    /// What became of requests, for people.
+    pub(super) fn served(
+        &self,
+        bridge: &Name,
+        overlay: &Name,
+    ) -> Option<[(&'static str, String); 4]> {
+        let served = self.neighbours.get(bridge)?.hosts.overlays.get(overlay)?;
+        let counts = [
+            ("host-requests-answered", served.answered),
+            ("host-requests-refused", served.refused),
+            ("host-requests-passed", served.passed),
+            ("host-requests-dropped", served.dropped),
+        ];
+        Some(counts.map(|(key, count)| (key, count.to_string())))
+    }
+
+    /// When advertisements are to be sent.
+    pub(super) fn advertisements_due(&self) -> Option<Instant> {
+        let all = self.neighbours.values();
+        all.filter_map(|asked| asked.hosts.advertise_at).min()
+    }
+
+    /// Sends the advertisements that are due.
+    pub(super) fn run_advertisements(&mut self) {
+        let now = Instant::now();
+        if self.advertisements_due().is_none_or(|at| at > now) {
+            return;
+        }
+        let bridges: Vec<Name> = self.neighbours.keys().cloned().collect();
+        for bridge in bridges {
+            self.advertise(&bridge, now);
+        }
+    }
+
+    fn advertise(&mut self, bridge: &Name, now: Instant) {
+        let Some(asked) = self.neighbours.get_mut(bridge) else {
+            return;
+        };
+        let hosts = &mut asked.hosts;
+        if hosts.advertise_at.is_none_or(|at| at > now) {
+            return;
+        }
+        let mut waiting = std::mem::take(&mut hosts.waiting);
+        if waiting.is_empty() {
+            waiting = self.hosts_to_tell(bridge);
+        }
+        let left = waiting.len().saturating_sub(AT_ONCE);
+        for (vnic, vlan, overlay) in waiting.split_off(left) {
+            let member = self.members.get(&vnic);
+            let id = member.filter(|m| m.bridge == *bridge && is_in(m, vlan));
+            let id = id.map(|member| member.id);
+            let served = self.served_mut(bridge, &overlay);
+            let frame = served.and_then(|served| served.network.advertisement());
+            if let (Some(id), Some(frame)) = (id, frame) {
+                self.answer(bridge, (id, vlan), &frame);
+            }
+        }
+        if let Some(asked) = self.neighbours.get_mut(bridge) {
+            let hosts = &mut asked.hosts;
+            let mut overlays = hosts.overlays.values();
+            let advertises = overlays.any(|served| served.network.advertises);
+            let next = if waiting.is_empty() { ADVERTISE } else { GAP };
+            hosts.advertise_at = advertises.then(|| now + next);
+            hosts.waiting = waiting;
+        }
+    }
+
+    /// The VNICs that get advertisements, each with its VLAN and the overlay that tells it.
+    fn hosts_to_tell(&self, bridge: &Name) -> Vec<(Name, u16, Name)> {
+        let Some(asked) = self.neighbours.get(bridge) else {
+            return Vec::new();
+        };
+        let overlays = asked.hosts.overlays.iter();
+        let advertising = overlays.filter(|(_, served)| served.network.advertises);
+        let mut all = Vec::new();
+        for name in advertising.map(|(name, _)| name) {
+            let overlay = self.members.get(name).and_then(|m| m.overlay.as_deref());
+            for vlan in overlay.into_iter().flat_map(Overlay::vlans) {
+                let members = self.members.iter();
+                let there = members.filter(|(_, member)| {
+                    member.bridge == *bridge && member.rings > 0 && is_in(member, vlan)
+                });
+                all.extend(there.map(|(vnic, _)| (vnic.clone(), vlan, name.clone())));
+            }
+        }
+        all
+    }
+}
