@@ -104,6 +104,19 @@ impl Host {
         root
     }
 
+    /// containerd's configuration, without Kubernetes' part.
+    fn write_containerd(&self, socket: &Path) -> PathBuf {
+        self.write(
+            "containerd.toml",
+            &format!(
+                "version = 2\nroot = {:?}\nstate = {:?}\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n\
+                 [grpc]\naddress = {socket:?}\n",
+                self.join("root"),
+                self.join("state")
+            ),
+        )
+    }
+
     /// VNICs of containers that are up.
     fn up(&self) -> usize {
         let vnics = self.daemon.json("vnic show");
@@ -199,15 +212,7 @@ fn containerd_runs_containers() {
     };
     let conf = host.write_network("1.0.0");
     let socket = host.join("containerd.sock");
-    let config = host.write(
-        "containerd.toml",
-        &format!(
-            "version = 2\nroot = {:?}\nstate = {:?}\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n\
-             [grpc]\naddress = {socket:?}\n",
-            host.join("root"),
-            host.join("state")
-        ),
-    );
+    let config = host.write_containerd(&socket);
     let mut containerd = host.lab.command("host", "containerd");
     let containerd = containerd.arg("-c").arg(config);
     let containerd = containerd.stdout(Stdio::null()).stderr(Stdio::null());
