@@ -59,6 +59,7 @@ struct Plugin {
     heard: Arc<Mutex<Vec<Value>>>,
     /// Why it takes no change.
     refuses: Arc<Mutex<bool>>,
+    session: Arc<Mutex<Option<UnixStream>>>,
 }
 
 impl Plugin {
@@ -68,13 +69,16 @@ impl Plugin {
             path: directory.join("plugin.sock"),
             heard: Arc::default(),
             refuses: Arc::default(),
+            session: Arc::default(),
         };
         let (path, heard) = (plugin.path.clone(), Arc::clone(&plugin.heard));
         let refuses = Arc::clone(&plugin.refuses);
+        let session = Arc::clone(&plugin.session);
         // It ends with the test.
         std::thread::spawn(move || {
             loop {
                 if let Ok(stream) = UnixStream::connect(&path) {
+                    *session.lock().unwrap() = stream.try_clone().ok();
                     serve(&stream, &heard, &refuses, says);
                 }
                 std::thread::sleep(Duration::from_millis(5));
@@ -86,6 +90,12 @@ impl Plugin {
     fn overlay(&self, name: &str, mut properties: Value) -> Value {
         properties["plugin/socket"] = json!(self.path);
         overlay(name, "plugin", properties)
+    }
+
+    /// Says something unasked.
+    fn say(&self, message: &Value) {
+        let session = self.session.lock().unwrap();
+        writeln!(session.as_ref().unwrap(), "{message}").unwrap();
     }
 
     /// How often it has heard that.
@@ -239,4 +249,42 @@ fn much_that_is_told_hinders_nobody() {
             daemon.must("GET", &path, None).as_array().unwrap().len() == 1_000
         });
     }
+}
+
+/// More targets than there can be: the addresses behind the others are entered all the same, and the overlay says how many are not. They
+/// are when others go.
+#[test]
+fn a_target_too_many_hinders_no_other() {
+    const TARGETS: usize = 16_384;
+    let directory = tempfile::tempdir().unwrap();
+    let lab = Lab::default();
+    let daemon = start(directory.path(), &lab);
+    let says = |overlay: &str| {
+        let entry = |n: usize| {
+            let [.., high, low] = (n as u32).to_be_bytes();
+            let target = json!({"ip": Ipv4Addr::new(10, 0, high, low)});
+            json!({"vni": 23, "mac": mac(n), "target": target, "host": "h", "gen": 1})
+        };
+        let all: Vec<Value> = (0..TARGETS + 10).map(entry).collect();
+        let push = |entries| json!({"op": "push", "overlay": overlay, "entries": entries});
+        all.chunks(500).map(push).collect()
+    };
+    let plugin = Plugin::start(directory.path(), says);
+    let bridge = json!({"name": "br0", "properties": {"addresses-max": 40_000}});
+    daemon.must("POST", "/v1/bridges", Some(bridge));
+    let mut wanted = plugin.overlay("a", json!({"vnetid": 23}));
+    wanted["bridge"] = json!("br0");
+    daemon.must("POST", "/v1/overlays", Some(wanted));
+    let reason = || {
+        let shown = daemon.must("GET", "/v1/overlays/a", None);
+        shown["reason"].as_str().unwrap_or_default().to_owned()
+    };
+    until("ten are missing", || reason().starts_with("10 addresses"));
+    assert_eq!(pushed(&daemon, "a").len(), TARGETS);
+    let gone: Vec<Value> = (0..20)
+        .map(|n| json!({"vni": 23, "mac": mac(n), "host": "h", "gen": 1}))
+        .collect();
+    plugin.say(&json!({"op": "withdraw", "overlay": "a", "entries": gone}));
+    until("they are there", || reason().is_empty());
+    assert_eq!(pushed(&daemon, "a").len(), TARGETS - 10);
 }
