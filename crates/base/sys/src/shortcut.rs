@@ -774,7 +774,7 @@ mod tests {
     }
 
     /// With checks on, whole segments and datagrams go by if their source is allowed; whatever else there is goes to the worker, which
-    /// judges it. Addresses are those of the open member alone.
+    /// judges it.
     #[test]
     fn what_is_checked_is_whole() {
         let Some(shortcut) = shortcut("what_is_checked_is_whole") else {
@@ -840,6 +840,17 @@ mod tests {
             assert!(!goes_by(&all, &frame), "{what}");
             assert!(goes_by(&Checks::None, &frame), "{what}, unchecked");
         }
+    }
+
+    /// Addresses are those of the open member alone: opened anew, it has none of the former.
+    #[test]
+    fn sources_go_with_their_place() {
+        let Some(shortcut) = shortcut("sources_go_with_their_place") else {
+            return;
+        };
+        let [own, other] = ["10.1.0.1", "10.1.0.2"]
+            .map(|text| Checks::Sources([text.parse().expect("an address")].into()));
+        let tcp4 = packet4(6, 80, 20);
         let (a, of_a) = checked(&shortcut, 1, own);
         a.open(None).expect("closed");
         let (b, _) = member(&shortcut, 2);
@@ -849,7 +860,7 @@ mod tests {
             checks: other,
         }))
         .expect("open");
-        run(&of_a, tcp4, 0);
+        run(&of_a, &tcp4, 0);
         assert_eq!(b.passed().tx_frames, 0, "no address of its own any more");
     }
 

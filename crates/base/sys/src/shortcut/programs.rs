@@ -120,17 +120,10 @@ fn bytes(code: &mut Code, bytes: i32, short: Label) {
 /// See [`Slot::leave`]. `r6`: context; `r7`, `r8`: the frame; `r9`: the target's MTU, later the time.
 pub(super) fn leave(slot: &Slot, ends: Ends) -> Vec<I> {
     let of = &*slot.of;
-    let [a, b, c, d, e, f] = ends.mac;
-    let head = i32::from(u16::from_ne_bytes([a, b]));
-    let tail = u32::from_ne_bytes([c, d, e, f]);
     let mut code = Code::default();
     code.put([I::move_register(6, 1)]);
     bytes(&mut code, HEADER, Label::Tap);
-    // Of the member.
-    code.put([I::load_half(1, 7, SOURCE)]);
-    code.jump(I::skip_if_is_not(1, head, 0), Label::Tap);
-    code.put([I::load_word(1, 7, SOURCE + 2), I::move_word(2, tail)]);
-    code.jump(I::skip_if_differ(1, 2, 0), Label::Tap);
+    own(&mut code, ends);
     pair(&mut code);
     code.put([
         I::load_word(1, 7, 0),
@@ -192,6 +185,17 @@ pub(super) fn leave(slot: &Slot, ends: Ends) -> Vec<I> {
     code.finish()
 }
 
+/// To [`Label::Tap`] unless the frame comes from the member's own address.
+fn own(code: &mut Code, ends: Ends) {
+    let [a, b, c, d, e, f] = ends.mac;
+    let head = i32::from(u16::from_ne_bytes([a, b]));
+    let tail = u32::from_ne_bytes([c, d, e, f]);
+    code.put([I::load_half(1, 7, SOURCE)]);
+    code.jump(I::skip_if_is_not(1, head, 0), Label::Tap);
+    code.put([I::load_word(1, 7, SOURCE + 2), I::move_word(2, tail)]);
+    code.jump(I::skip_if_differ(1, 2, 0), Label::Tap);
+}
+
 /// To [`Label::Slow`] unless the frame passes what [`CHECKS`] says: see [`Checks`].
 fn check(code: &mut Code, slot: &Slot) {
     code.put([I::load_word(1, 10, CHECKS)]);
@@ -212,6 +216,18 @@ fn check(code: &mut Code, slot: &Slot) {
     ]);
     code.jump(I::skip_if_is(1, IPV6, 0), Label::Whole6);
     code.jump(I::skip_if_is_not(1, IPV4, 0), Label::Slow);
+    packet(code);
+    transport(code);
+    code.label(Label::Ports);
+    code.put([I::load_word(1, 10, CHECKS)]);
+    code.jump(I::skip_if_is(1, CHECK_TRANSPORT, 0), Label::Unchecked);
+    code.with_map(LOOKUP, &slot.of.allowed, ALLOWED);
+    code.jump(I::skip_if_zero(0, 0), Label::Slow);
+    code.label(Label::Unchecked);
+}
+
+/// Finds the transport header of the packet: `r1`; `r2`: the packet's bytes from there, `r4`: the frame's; `r5`: the protocol.
+fn packet(code: &mut Code) {
     code.put([I::load_byte(1, 7, V4_START)]);
     code.jump(I::skip_if_is_not(1, V4_PLAIN, 0), Label::Slow);
     code.put([
@@ -257,7 +273,10 @@ fn check(code: &mut Code, slot: &Slot) {
         I::move_register(1, 7),
         I::add_immediate(1, V6_END.into()),
     ]);
-    // `r1`: the transport header; `r2`: the packet's bytes from there, `r4`: the frame's; `r5`: the protocol.
+}
+
+/// To [`Label::Slow`] unless what [`packet`] has found is whole.
+fn transport(code: &mut Code) {
     code.label(Label::Transport);
     code.jump(I::skip_if_greater(2, 4, 0), Label::Slow);
     code.put([I::move_register(3, 1), I::add_immediate(3, UDP_HEADER)]);
@@ -287,12 +306,6 @@ fn check(code: &mut Code, slot: &Slot) {
     for port in DHCP_PORTS {
         code.jump(I::skip_if_is(3, port, 0), Label::Slow);
     }
-    code.label(Label::Ports);
-    code.put([I::load_word(1, 10, CHECKS)]);
-    code.jump(I::skip_if_is(1, CHECK_TRANSPORT, 0), Label::Unchecked);
-    code.with_map(LOOKUP, &slot.of.allowed, ALLOWED);
-    code.jump(I::skip_if_zero(0, 0), Label::Slow);
-    code.label(Label::Unchecked);
 }
 
 /// To [`Label::Slow`] if the frame is longer than `r9`, or its segments will be.
