@@ -534,7 +534,38 @@ fn program(lab: &Lab, short: &str, side: Side, code: &[I]) {
     });
 }
 
-/// What a container puts at its own end (a queue, programs at tcx, XDP, sizes of segments beyond those of a packet) gets it nothing: frames
+/// Another source: bpf_skb_store_bytes(skb, 6, stack, 6, 0).
+fn spoof() -> [I; 12] {
+    const STORE: i32 = 9;
+    [
+        I::move_word(2, 0x0000_0002),
+        I::store_word(10, -8, 2),
+        I::move_word(2, 0x0000_9900),
+        I::store_word(10, -4, 2),
+        I::move_immediate(2, 6),
+        I::move_register(3, 10),
+        I::add_immediate(3, -8),
+        I::move_immediate(4, 6),
+        I::move_immediate(5, 0),
+        I::call(STORE),
+        I::move_immediate(0, 0),
+        I::exit(),
+    ]
+}
+
+/// A tag: bpf_skb_vlan_push(skb, 802.1Q, 5).
+fn tag() -> [I; 5] {
+    const PUSH: i32 = 18;
+    [
+        I::move_word(2, 0x0081),
+        I::move_word(3, 5),
+        I::call(PUSH),
+        I::move_immediate(0, 0),
+        I::exit(),
+    ]
+}
+
+/// What a container puts at its own end (a queue, programs at tcx) gets it nothing: frames
 /// that its programs have changed are judged as any others.
 #[test]
 fn what_is_at_its_end_changes_nothing() {
@@ -567,31 +598,7 @@ fn what_is_at_its_end_changes_nothing() {
     assert!(lab.ping("a", "10.1.0.2", 3), "behind a queue");
     tc("qdisc delete dev eth0 root");
 
-    // Another source: bpf_skb_store_bytes(skb, 6, stack, 6, 0).
-    const STORE: i32 = 9;
-    let spoof = [
-        I::move_word(2, 0x0000_0002),
-        I::store_word(10, -8, 2),
-        I::move_word(2, 0x0000_9900),
-        I::store_word(10, -4, 2),
-        I::move_immediate(2, 6),
-        I::move_register(3, 10),
-        I::add_immediate(3, -8),
-        I::move_immediate(4, 6),
-        I::move_immediate(5, 0),
-        I::call(STORE),
-        I::move_immediate(0, 0),
-        I::exit(),
-    ];
-    // A tag: bpf_skb_vlan_push(skb, 802.1Q, 5).
-    const PUSH: i32 = 18;
-    let tag = [
-        I::move_word(2, 0x0081),
-        I::move_word(3, 5),
-        I::call(PUSH),
-        I::move_immediate(0, 0),
-        I::exit(),
-    ];
+    let (spoof, tag) = (spoof(), tag());
     let pass = [I::move_immediate(0, 0), I::exit()];
     for (what, code, reason) in [
         ("another source", &spoof[..], "mac-spoof"),
@@ -608,7 +615,19 @@ fn what_is_at_its_end_changes_nothing() {
     }
     assert!(lab.ping("a", "10.1.0.2", 3), "as it was");
 
-    // XDP in the driver limits what the pair may carry: a change that the kernel refuses is undone.
+    balanced(&daemon, "a");
+    balanced(&daemon, "b");
+}
+
+/// The same of XDP in the driver, which limits what the pair may carry: a change that the kernel refuses is undone. And of segments that are
+/// larger than a packet can be.
+#[test]
+fn xdp_and_large_segments_change_nothing() {
+    let Some(lab) = Lab::start("xdp_and_large_segments_change_nothing") else {
+        return;
+    };
+    let daemon = two(&lab, "");
+    assert!(lab.ping("a", "10.1.0.2", 3));
     let xdp = lab.within("a", || {
         let mut netlink = Netlink::open().expect("netlink");
         let link = netlink
@@ -746,6 +765,27 @@ fn each_form_of_a_namespace() {
     });
 }
 
+/// Nothing passes that the host itself sends at the interfaces of `a` and `b`.
+fn quiet(lab: &Lab, daemon: &Daemon) {
+    let [from_a, to_b] = ["a", "b"].map(|name| mac(&own(daemon, name)));
+    let ours = lab.ip("host", "-o link show");
+    let names = ours
+        .lines()
+        .filter_map(|line| line.split([' ', '@', ':']).nth(2));
+    let wires: Vec<_> = names
+        .filter(|name| name.starts_with("wl"))
+        .map(|name| Wire::open(lab, "host", name))
+        .collect();
+    assert_eq!(wires.len(), 4, "{ours}");
+    let heard = Wire::open(lab, "b", "eth0");
+    for wire in &wires {
+        wire.try_send(&frame(to_b, mac("02:00:00:00:00:77"), &[], "from the host"))
+            .expect("sent");
+    }
+    Wire::open(lab, "a", "eth0").send(&frame(to_b, from_a, &[], "last"));
+    assert!(heard.frames_until("last").is_empty());
+}
+
 /// Where a program may be, from one life of the daemon to the next: without a place for it the container gets a TAP, and nothing of the
 /// veth before stays, which would pass what the former daemon allowed. With `clsact` frames go by the shortcut as with tcx, also while no
 /// daemon runs. At each of them nothing passes that the host itself sends at the interfaces.
@@ -771,25 +811,6 @@ fn wherever_programs_are() {
             .out
             .contains("clsact")
     };
-    let quiet = |daemon: &Daemon| {
-        let [from_a, to_b] = ["a", "b"].map(|name| mac(&own(daemon, name)));
-        let ours = lab.ip("host", "-o link show");
-        let names = ours
-            .lines()
-            .filter_map(|line| line.split([' ', '@', ':']).nth(2));
-        let wires: Vec<_> = names
-            .filter(|name| name.starts_with("wl"))
-            .map(|name| Wire::open(&lab, "host", name))
-            .collect();
-        assert_eq!(wires.len(), 4, "{ours}");
-        let heard = Wire::open(&lab, "b", "eth0");
-        for wire in &wires {
-            wire.try_send(&frame(to_b, mac("02:00:00:00:00:77"), &[], "from the host"))
-                .expect("sent");
-        }
-        Wire::open(&lab, "a", "eth0").send(&frame(to_b, from_a, &[], "last"));
-        assert!(heard.frames_until("last").is_empty());
-    };
     let goes_by = |daemon: &Daemon| {
         let before = shortcut(daemon, "a").1;
         until("by the shortcut", || {
@@ -797,7 +818,7 @@ fn wherever_programs_are() {
         });
     };
     goes_by(&daemon);
-    quiet(&daemon);
+    quiet(&lab, &daemon);
     let taps = |short: &str| lab.ip(short, "-o link show type tun").lines().count();
     for (value, of_container, of_host) in [("off", 1, 0), ("auto", 0, 2)] {
         daemon.kill();
@@ -826,7 +847,7 @@ fn wherever_programs_are() {
             daemon.wait_for_state("vnic", name, "up");
         }
         goes_by(&daemon);
-        quiet(&daemon);
+        quiet(&lab, &daemon);
         assert_eq!(clsact(), has_clsact, "{value}");
     }
 }
