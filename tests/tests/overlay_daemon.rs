@@ -429,21 +429,11 @@ fn hosts_find_each_other_in_a_registry() {
     drop(registry);
 }
 
-/// A flow of 100 datagrams a second to a guest that moves from one host to another, sent on a third one. The first one, to a guest that is
-/// known and has said nothing, comes. Until the sender's host knows of the move, as long as that takes, datagrams may get lost, and then none.
-#[test]
-fn a_move_loses_few_datagrams() {
-    const NAME: &str = "a_move_loses_few_datagrams";
-    const GAP: Duration = Duration::from_millis(10);
-    /// Those that are on their way.
-    const MORE: u64 = 3;
-    if Command::new("etcd").arg("--version").output().is_err() {
-        return skip(NAME, "there is no etcd");
-    }
-    let Some(lab) = hosts(NAME) else {
-        return;
-    };
-    // A third host, on the same link.
+/// Between datagrams of a flow.
+const GAP: Duration = Duration::from_millis(10);
+
+/// A third host on the link of the two.
+fn join_third(lab: &Lab) {
     lab.namespace("third");
     lab.ip("host", "addr del 192.0.2.1/24 dev under0");
     lab.ip("host", "link add under1 type bridge");
@@ -463,6 +453,76 @@ fn a_move_loses_few_datagrams() {
     lab.ip("host", "addr add 192.0.2.1/24 dev under1");
     lab.ip("third", "addr add 192.0.2.3/24 dev under0");
     lab.ip("third", "link set under0 up");
+}
+
+/// Datagrams at [`GAP`] while a guest moves from the first of two sockets to the second: how many were sent, those that came, and how long the
+/// move took.
+fn flow(
+    source: &UdpSocket,
+    sinks: &[UdpSocket; 2],
+    moves: impl Fn(),
+) -> (u64, BTreeSet<u64>, Duration) {
+    let is_over = AtomicBool::new(false);
+    let moved = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let sending = scope.spawn(|| {
+            let mut sent = 0_u64;
+            while !is_over.load(Ordering::Relaxed) {
+                source
+                    .send_to(&sent.to_be_bytes(), "10.0.0.2:7000")
+                    .expect("sent");
+                sent += 1;
+                std::thread::sleep(GAP);
+            }
+            sent
+        });
+        let receiving = sinks.each_ref().map(|sink| {
+            let (is_over, moved) = (&is_over, &moved);
+            let is_former = std::ptr::eq(sink, &sinks[0]);
+            scope.spawn(move || {
+                let mut came = BTreeSet::new();
+                let mut bytes = [0; 8];
+                loop {
+                    match sink.recv(&mut bytes) {
+                        // A guest that has moved is no more at its former host.
+                        Ok(8) if is_former && moved.load(Ordering::Relaxed) => {}
+                        Ok(8) => drop(came.insert(u64::from_be_bytes(bytes))),
+                        Err(_) if is_over.load(Ordering::Relaxed) => return came,
+                        _ => {}
+                    }
+                }
+            })
+        });
+        std::thread::sleep(GAP * 30);
+        let begun = Instant::now();
+        moved.store(true, Ordering::Relaxed);
+        moves();
+        let time = begun.elapsed();
+        std::thread::sleep(GAP * 30);
+        is_over.store(true, Ordering::Relaxed);
+        let sent = sending.join().expect("sent");
+        let mut came = BTreeSet::new();
+        receiving
+            .into_iter()
+            .for_each(|sink| came.extend(sink.join().expect("received")));
+        (sent, came, time)
+    })
+}
+
+/// A flow of 100 datagrams a second to a guest that moves from one host to another, sent on a third one. The first one, to a guest that is
+/// known and has said nothing, comes. Until the sender's host knows of the move, as long as that takes, datagrams may get lost, and then none.
+#[test]
+fn a_move_loses_few_datagrams() {
+    const NAME: &str = "a_move_loses_few_datagrams";
+    /// Those that are on their way.
+    const MORE: u64 = 3;
+    if Command::new("etcd").arg("--version").output().is_err() {
+        return skip(NAME, "there is no etcd");
+    }
+    let Some(lab) = hosts(NAME) else {
+        return;
+    };
+    join_third(&lab);
     for short in ["before", "after"] {
         lab.namespace(short);
     }
@@ -507,51 +567,9 @@ fn a_move_loses_few_datagrams() {
     };
     let source = bind("guest", "10.0.0.1:0");
     let sinks = ["before", "after"].map(|short| bind(short, "10.0.0.2:7000"));
-    let is_over = AtomicBool::new(false);
-    let moved = AtomicBool::new(false);
-    let (sent, came, time) = std::thread::scope(|scope| {
-        let sending = scope.spawn(|| {
-            let mut sent = 0_u64;
-            while !is_over.load(Ordering::Relaxed) {
-                source
-                    .send_to(&sent.to_be_bytes(), "10.0.0.2:7000")
-                    .expect("sent");
-                sent += 1;
-                std::thread::sleep(GAP);
-            }
-            sent
-        });
-        let receiving = sinks.each_ref().map(|sink| {
-            let (is_over, moved) = (&is_over, &moved);
-            let is_former = std::ptr::eq(sink, &sinks[0]);
-            scope.spawn(move || {
-                let mut came = BTreeSet::new();
-                let mut bytes = [0; 8];
-                loop {
-                    match sink.recv(&mut bytes) {
-                        // A guest that has moved is no more at its former host.
-                        Ok(8) if is_former && moved.load(Ordering::Relaxed) => {}
-                        Ok(8) => drop(came.insert(u64::from_be_bytes(bytes))),
-                        Err(_) if is_over.load(Ordering::Relaxed) => return came,
-                        _ => {}
-                    }
-                }
-            })
-        });
-        std::thread::sleep(GAP * 30);
-        let begun = Instant::now();
-        moved.store(true, Ordering::Relaxed);
+    let (sent, came, time) = flow(&source, &sinks, || {
         next.must("vnic set m0 state=active");
         until("the sender's host knows", || at("192.0.2.3:4789"));
-        let time = begun.elapsed();
-        std::thread::sleep(GAP * 30);
-        is_over.store(true, Ordering::Relaxed);
-        let sent = sending.join().expect("sent");
-        let mut came = BTreeSet::new();
-        receiving
-            .into_iter()
-            .for_each(|sink| came.extend(sink.join().expect("received")));
-        (sent, came, time)
     });
     let lost: Vec<u64> = (0..sent).filter(|n| !came.contains(n)).collect();
     println!("{} of {sent} lost in {time:?}: {lost:?}", lost.len());

@@ -45,30 +45,7 @@ impl DataPlane {
     /// Publishes the draft.
     pub(super) fn publish(&mut self) {
         self.match_learners();
-        self.built = self
-            .bridges
-            .iter()
-            .enumerate()
-            .map(|(index, draft)| {
-                let draft = draft.as_ref()?;
-                let members = self.members.iter().enumerate().filter_map(|(id, m)| {
-                    let here = |m: &&DraftMember| m.bridge as usize == index && !m.is_leaving;
-                    let m = m.as_ref().filter(here)?;
-                    Some(MemberConf {
-                        id: TxId(id as u16),
-                        ..m.conf.clone()
-                    })
-                });
-                let members = members.chain(self.overlays.on(index as u16, |id| self.conf(id)));
-                Some(Arc::new(Bridge::new(BridgeConf {
-                    fdb: draft.fdb.clone(),
-                    filtering: draft.tuning.filtering,
-                    mac: draft.tuning.mac,
-                    members: members.collect(),
-                    groups: draft.groups.clone(),
-                })))
-            })
-            .collect();
+        self.built = self.build_bridges();
         self.published = self
             .members
             .iter()
@@ -112,6 +89,33 @@ impl DataPlane {
         self.publish_targets();
         self.publish_built();
         self.overlays.tell();
+    }
+
+    /// The bridges as the draft has them.
+    fn build_bridges(&self) -> Vec<Option<Arc<Bridge>>> {
+        self.bridges
+            .iter()
+            .enumerate()
+            .map(|(index, draft)| {
+                let draft = draft.as_ref()?;
+                let members = self.members.iter().enumerate().filter_map(|(id, m)| {
+                    let here = |m: &&DraftMember| m.bridge as usize == index && !m.is_leaving;
+                    let m = m.as_ref().filter(here)?;
+                    Some(MemberConf {
+                        id: TxId(id as u16),
+                        ..m.conf.clone()
+                    })
+                });
+                let members = members.chain(self.overlays.on(index as u16, |id| self.conf(id)));
+                Some(Arc::new(Bridge::new(BridgeConf {
+                    fdb: draft.fdb.clone(),
+                    filtering: draft.tuning.filtering,
+                    mac: draft.tuning.mac,
+                    members: members.collect(),
+                    groups: draft.groups.clone(),
+                })))
+            })
+            .collect()
     }
 
     fn conf(&self, id: u16) -> Option<&MemberConf> {
