@@ -36,7 +36,12 @@ fn closes_as_on_the_kernel(place: &Place, how: &How<'_>) {
 /// Both worlds run at once: their ends sleep most of the time.
 fn as_on_the_kernel_with(place: &Place, how: &How<'_>, before: impl Fn(&mut Pair, bool)) -> bool {
     let worlds = [true, false];
-    let mut pairs = worlds.map(|is_plain| place.connect(&How { is_plain, ..*how }));
+    let options = [how.options, &[PATIENT]].concat();
+    let how = How {
+        options: &options,
+        ..*how
+    };
+    let mut pairs = worlds.map(|is_plain| place.connect(&How { is_plain, ..how }));
     for (pair, is_plain) in pairs.iter_mut().zip(worlds) {
         before(pair, is_plain);
     }
@@ -125,7 +130,6 @@ fn a_reader_that_stands_still_is_waited_for() {
         spin: "50",
         bytes: 16 << 20,
         chunk: seconds,
-        options: &[PATIENT],
         ..HOW
     };
     if !as_on_the_kernel(&place, &how) {
@@ -148,7 +152,6 @@ fn the_limit_of_a_send_is_one_for_all_its_waits() {
                 spin,
                 bytes: 16 << 20,
                 chunk: 3,
-                options: &[PATIENT],
                 ..HOW
             };
             if !as_on_the_kernel(&place, &how) {

@@ -10,17 +10,17 @@ use windlass_differential::{
     Broken, COUNTER_CONNECTED, COUNTER_JOINED, Kind, Options, Preload, compare, replay, scripts,
 };
 
-/// Seeds that are tried without nets; ten times as many with WINDLASS_SOAK=1, as of the others.
-const SEEDS: u64 = 2_000;
+/// Seeds that are tried without nets; twenty times as many with WINDLASS_SOAK=1, as of the others.
+const SEEDS: u64 = 1_000;
 
 /// Seeds that are tried as programs run.
-const NETS_SEEDS: u64 = 300;
+const NETS_SEEDS: u64 = 150;
 
 /// Seeds that are tried in each way of looking past the library.
-const RAW_SEEDS: u64 = 250;
+const RAW_SEEDS: u64 = 125;
 
 /// Seeds that are tried with Unix streams alone, without nets.
-const UNIX_SEEDS: u64 = 300;
+const UNIX_SEEDS: u64 = 150;
 
 /// Of a thousand connected sockets so many have to be accelerated. It is 863 to 885 of any 100 seeds: the others are passed on,
 /// executed over or demoted otherwise before both ends have met, which the script decides. A busy machine does not: see [`PATIENT`].
@@ -88,7 +88,7 @@ fn compare_seeds(
     permille_min: u64,
 ) {
     let is_long = std::env::var_os("WINDLASS_SOAK").is_some_and(|value| value == "1");
-    let end = if is_long { 10 * seeds } else { seeds } + 1;
+    let end = if is_long { 20 * seeds } else { seeds } + 1;
     let (mut from, mut joined, mut connected) = (1, 0, 0);
     while from < end {
         keep_broker(windlass);
