@@ -242,11 +242,12 @@ fn claims_are_answered() {
     let answer = || answers.recv_timeout(PATIENCE).expect("an answer");
     claim("too early");
     assert!(answer().1.is_err());
-    let _started = lab.start();
+    let started = lab.start();
     claim("not served yet");
     let told = answer().1.expect_err("it is refused");
     assert!(!told.is_empty());
     let mut plugin = lab.started();
+    started.wait(PATIENCE).expect("ok");
     claim("a");
     claim("b");
     let (first, second) = (plugin.hear("claim"), plugin.hear("claim"));
@@ -275,6 +276,7 @@ fn claims_are_answered() {
     let (owner, told) = answer();
     assert!(owner == "d" && told.is_err_and(|why| why.contains("ended")));
     let mut plugin = lab.started();
+    lab.seen.until("restored", |seen| seen.degraded.is_none());
     claim("e");
     plugin.hear("claim");
     lab.lookups.stop(&name("ov0"));
