@@ -2,7 +2,7 @@
 //!
 //! What is done to them: guests come, move, go and are claimed twice; connections break with answers under way; plugins are killed and start
 //! from an older copy on disk; leases lapse; the past is compacted, and, in runs of its own, lost. A failure names its seed:
-//! `SEED=n cargo test -p windlass-lookup-etcd --test simulation` plays it alone. `SEEDS=n` plays so many.
+//! `WINDLASS_SEED=N cargo test -p windlass-lookup-etcd --test simulation` plays it alone. `WINDLASS_SEEDS=M` sets their number.
 
 mod host;
 mod model;
@@ -45,6 +45,8 @@ struct World {
     loses: bool,
     /// Who has each claimed address, or had it, until when.
     claimed: BTreeMap<(u32, IpAddr), (MacAddr, Option<u64>)>,
+    /// The registry's revision when it was last judged.
+    judged: Option<i64>,
 }
 
 fn guest(number: u64) -> (Key, Vec<IpAddr>) {
@@ -70,6 +72,7 @@ impl World {
             announced: BTreeSet::new(),
             loses,
             claimed: BTreeMap::new(),
+            judged: None,
         }
     }
 
@@ -163,6 +166,7 @@ impl World {
         for host in &mut self.hosts {
             host.cut(self.now, None);
         }
+        self.judged = None;
         // Others may write before any of the hosts is back.
         let passed = self.random.below(200);
         self.model.pass(i64::try_from(passed).expect("small"));
@@ -174,11 +178,15 @@ impl World {
         for host in &mut self.hosts {
             host.step(self.now, &mut self.model, &self.keys, &mut self.random);
         }
-        self.check();
+        self.check_tables();
+        if self.judged != Some(self.model.revision) {
+            self.judged = Some(self.model.revision);
+            self.check_registry();
+        }
     }
 
-    /// What holds at every moment.
-    fn check(&mut self) {
+    /// What holds of each host's table at every moment.
+    fn check_tables(&self) {
         let seed = self.seed;
         for (at, host) in self.hosts.iter().enumerate() {
             for (key, entry) in &host.table {
@@ -197,6 +205,11 @@ impl World {
                 }
             }
         }
+    }
+
+    /// What holds of the registry at every moment.
+    fn check_registry(&mut self) {
+        let seed = self.seed;
         let mut had = BTreeMap::new();
         for vni in VNIS {
             for kv in self.model.under(&self.keys.prefix(Scope::Endpoints(vni))) {
@@ -349,7 +362,7 @@ fn what_nobody_has_is_removed() {
     }
     let end = world.now + 1_300_000;
     while world.now < end {
-        world.now += 200;
+        world.now += 1_000;
         let (now, model) = (world.now, &mut world.model);
         model.lapse(now);
         for host in &mut world.hosts {
@@ -376,10 +389,10 @@ fn number(name: &str) -> Option<u64> {
 }
 
 fn play_seeds(loses: bool) {
-    if let Some(seed) = number("SEED") {
+    if let Some(seed) = number("WINDLASS_SEED") {
         return play(seed, loses);
     }
-    (0..number("SEEDS").unwrap_or(12)).for_each(|seed| play(seed, loses));
+    (0..number("WINDLASS_SEEDS").unwrap_or(12)).for_each(|seed| play(seed, loses));
 }
 
 /// A guest that never moved is always sent to its host; an address has one owner; no record is of another VNI; once all is well, all know

@@ -42,7 +42,9 @@ impl Model {
 
     /// What is under a prefix.
     pub fn under(&self, prefix: &str) -> Vec<Kv> {
-        let keys = self.keys.keys().filter(|key| key.starts_with(prefix));
+        let from = self.keys.range(prefix.to_owned()..);
+        let keys = from.map(|(key, _)| key);
+        let keys = keys.take_while(|key| key.starts_with(prefix));
         keys.filter_map(|key| self.kv(key)).collect()
     }
 
@@ -101,10 +103,10 @@ impl Model {
         if from <= self.compacted {
             return None;
         }
-        let new = self
+        let at = self
             .past
-            .iter()
-            .filter(|change| change.mod_revision >= from);
+            .partition_point(|change| change.mod_revision < from);
+        let new = self.past.iter().skip(at);
         Some(
             new.filter(|change| change.key.starts_with(prefix))
                 .cloned()
