@@ -161,17 +161,15 @@ impl Engine {
         };
         let record = value.and_then(schema::host);
         if name == self.conf.host {
-            match &record {
-                // Somebody forgot a host that is there.
-                None if revision > self.host_seen() && self.is_registered => {
-                    self.mirror.set_host(id, None, revision);
-                    self.up();
-                }
-                Some(record) if *record != self.conf.record => self.has_twin = true,
-                Some(_) => {
-                    self.mirror.set_host(id, record, revision);
-                }
-                None => {}
+            if revision < self.host_seen() {
+                return;
+            }
+            let is_gone = record.is_none();
+            self.has_twin |= record.as_ref().is_some_and(|of| *of != self.conf.record);
+            self.mirror.set_host(id, record, revision);
+            // Somebody forgot a host that is there.
+            if is_gone && self.is_registered {
+                self.up();
             }
             return;
         }
@@ -212,6 +210,10 @@ impl Engine {
                 // It is written again with the next renewal, unless the lease is gone with it.
                 self.has_sign = false;
                 self.is_alive = false;
+            }
+            // Another host of this name is gone, and has left its own address.
+            if !self.has_twin && self.is_registered && !self.host_is_current() {
+                self.up();
             }
         }
         if !self.mirror.set_alive(id, record.is_some()) {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use serde_json::json;
 use windlass_lookup::protocol::{EndpointState, HostState, ToPlugin};
 
 use crate::stage::{Host, Member, OVERLAY, is_here, mac};
@@ -213,6 +214,69 @@ fn a_host_dies_and_comes_back() {
     });
     a.until("it is a's", |a| a.own.get(&(23, mac(2))) == Some(&Ok(1)));
     a.sees(mac(1), Some("b"));
+    b.until("a is alive", |b| {
+        b.hosts.get("a") == Some(&HostState::Alive)
+    });
+}
+
+/// Another machine takes a host's name, with another address: what the host has, which is announced there again, is sent to the new address
+/// at once, and nobody lists.
+#[test]
+fn a_host_is_replaced() {
+    if !is_here("a_host_is_replaced") {
+        return;
+    }
+    let etcd = Member::started();
+    let [mut a, mut b] = ["a", "b"].map(|name| Host::started(name, &etcd.url()));
+    a.owns(mac(1), &["10.0.0.1"]);
+    a.owns(mac(2), &[]);
+    b.sees(mac(2), Some("a"));
+    let syncs = b.syncs;
+    a.kill();
+    let mut other = Host::new("a", &etcd.url());
+    let properties = &mut other.properties;
+    properties.insert("vxlan/listen-ip".to_owned(), json!("192.0.2.200"));
+    other.start(&[23]);
+    assert_eq!(other.owns(mac(1), &["10.0.0.1"]), 1);
+    let is_there = |host: &Host, of| {
+        let target = host.table[&(23, of)].target.ip.to_string();
+        host.places(of) == Some("a") && target == "192.0.2.200"
+    };
+    b.until("it is sent to the new address", |b| is_there(b, mac(1)));
+    // One that is not announced again yet.
+    b.until("the other one, too", |b| is_there(b, mac(2)));
+    b.until("it has what is for everybody", |b| {
+        b.flood.get(&23) == Some(&1)
+    });
+    assert_eq!(b.syncs, syncs);
+    b.owns(mac(3), &[]);
+    other.sees(mac(3), Some("b"));
+    assert!(is_whole(&other) && is_whole(&b));
+}
+
+/// Another machine calls itself like a host, with another address, and goes: the host says so while it is there, and is where it was afterwards.
+#[test]
+fn a_namesake_comes_and_goes() {
+    if !is_here("a_namesake_comes_and_goes") {
+        return;
+    }
+    let etcd = Member::started();
+    let [mut a, mut b] = ["a", "b"].map(|name| Host::started(name, &etcd.url()));
+    a.owns(mac(1), &[]);
+    b.sees(mac(1), Some("a"));
+    let put = |kind: &str, value: &str| {
+        etcd.done(&["put", &format!("/windlass/v1/test/{kind}/a"), value]);
+    };
+    put("host", r#"{"vtep":["192.0.2.200"],"port":4789}"#);
+    put("alive", r#"{"boot":"another"}"#);
+    a.until("it is told", |a| says(a, "another host calls itself a"));
+    let at = |host: &Host| host.table[&(23, mac(1))].target.ip.to_string();
+    b.until("it is sent there", |b| at(b) == "192.0.2.200");
+    // As if its lease had lapsed.
+    etcd.done(&["del", "/windlass/v1/test/alive/a"]);
+    b.until("it is sent where it was", |b| at(b) == "192.0.2.97");
+    a.until("it is whole", is_whole);
+    a.owns(mac(2), &[]);
     b.until("a is alive", |b| {
         b.hosts.get("a") == Some(&HostState::Alive)
     });
