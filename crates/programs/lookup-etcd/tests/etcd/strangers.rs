@@ -3,6 +3,8 @@
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -199,10 +201,11 @@ fn bad_properties_are_refused() {
     }
 }
 
-/// Passes bytes on after a while, both ways.
-fn delayed(to: (Ipv4Addr, u16), delay: Duration) -> Ipv4Addr {
+/// Passes bytes on after so many milliseconds, both ways.
+fn delayed(to: (Ipv4Addr, u16), delay: &Arc<AtomicU64>) -> Ipv4Addr {
     let at = address();
     let listener = TcpListener::bind((at, 2379)).expect("it listens");
+    let delay = Arc::clone(delay);
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             let Ok(other) = TcpStream::connect(to) else {
@@ -211,20 +214,21 @@ fn delayed(to: (Ipv4Addr, u16), delay: Duration) -> Ipv4Addr {
             pass(
                 stream.try_clone().expect("a copy"),
                 other.try_clone().expect("a copy"),
-                delay,
+                Arc::clone(&delay),
             );
-            pass(other, stream, delay);
+            pass(other, stream, Arc::clone(&delay));
         }
     });
     at
 }
 
-fn pass(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
+fn pass(mut from: TcpStream, mut to: TcpStream, delay: Arc<AtomicU64>) {
     let (sent, received) = std::sync::mpsc::channel::<(Instant, Vec<u8>)>();
     std::thread::spawn(move || {
         let mut bytes = vec![0; 65_536];
         while let Ok(count @ 1..) = from.read(&mut bytes) {
             let piece = bytes.get(..count).unwrap_or_default().to_vec();
+            let delay = Duration::from_millis(delay.load(Ordering::Relaxed));
             if sent.send((Instant::now() + delay, piece)).is_err() {
                 return;
             }
@@ -240,21 +244,28 @@ fn pass(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
     });
 }
 
-/// A registry that answers after seconds is slow, not gone: everything works.
+/// A registry that answers after 5 s is slow, not gone: everything works, late.
 #[test]
 fn etcd_is_slow() {
     if !is_here("etcd_is_slow") {
         return;
     }
     let etcd = Member::started();
-    let slow = delayed((etcd.address, 2379), Duration::from_millis(1_250));
+    let delay = Arc::new(AtomicU64::new(50));
+    let slow = delayed((etcd.address, 2379), &delay);
     let mut a = Host::started("a", &format!("http://{slow}:2379"));
     let mut b = Host::started("b", &etcd.url());
+    a.owns(mac(1), &[]);
     b.owns(mac(2), &[]);
-    a.announce(mac(1), &["10.0.0.1"]);
-    a.until("it is owned", |a| a.own.contains_key(&(23, mac(1))));
     a.sees(mac(2), Some("b"));
-    b.sees(mac(1), Some("a"));
+    delay.store(2_500, Ordering::Relaxed);
+    let asked = Instant::now();
+    a.announce(mac(3), &["10.0.0.3"]);
+    b.owns(mac(4), &[]);
+    a.until("it is owned", |a| a.own.get(&(23, mac(3))) == Some(&Ok(1)));
+    assert!(asked.elapsed() >= Duration::from_secs(5));
+    a.sees(mac(4), Some("b"));
+    b.sees(mac(3), Some("a"));
     assert_eq!(a.degraded, None);
 }
 
