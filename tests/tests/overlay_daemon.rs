@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::Write;
 use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -10,10 +11,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use windlass_tests::{Daemon, Lab, program, skip, until};
+use windlass_tests::{Daemon, Lab, program, run, skip, until};
 
 const GUEST: &str = "02:00:00:00:00:0a";
 const FAR: &str = "02:00:00:00:02:02";
+/// The hosts of [`hosts`] with their addresses, and that of [`join_third`].
+const HOSTS: [(&str, &str); 2] = [THREE_HOSTS[0], THREE_HOSTS[1]];
+const THREE_HOSTS: [(&str, &str); 3] = [
+    ("host", "192.0.2.1"),
+    ("far", "192.0.2.2"),
+    ("third", "192.0.2.3"),
+];
 
 /// A host and another one, `far`, on an underlay of 192.0.2.0/24; a guest's namespace.
 fn hosts(name: &str) -> Option<Lab> {
@@ -332,23 +340,37 @@ fn with_plugin_user(lab: &Lab) -> PathBuf {
     script
 }
 
-/// etcd in the namespace of the first host, with its data in the lab's directory.
+/// A member of etcd, with its data in the lab's directory.
 struct Registry(Child);
 
 impl Registry {
+    /// The only one, on the first host.
     fn start(lab: &Lab) -> Registry {
-        let mut etcd = lab.command("host", "etcd");
-        let data = lab.directory().join("etcd");
+        Registry::member(lab, &[("host", "192.0.2.1")], 0)
+    }
+
+    /// One of several, each on a host that has this address.
+    fn member(lab: &Lab, members: &[(&str, &str)], at: usize) -> Registry {
+        let (short, address) = members[at];
+        let peers = members
+            .iter()
+            .map(|(short, address)| format!("{short}=http://{address}:2380"));
+        let peers: Vec<_> = peers.collect();
+        let mut etcd = lab.command(short, "etcd");
+        let data = lab.directory().join(format!("etcd-{short}"));
         etcd.arg("--data-dir").arg(data).args([
-            "--listen-client-urls=http://192.0.2.1:2379",
-            "--advertise-client-urls=http://192.0.2.1:2379",
-            "--listen-peer-urls=http://192.0.2.1:2380",
-            "--unsafe-no-fsync",
+            format!("--name={short}"),
+            format!("--listen-client-urls=http://{address}:2379"),
+            format!("--advertise-client-urls=http://{address}:2379"),
+            format!("--listen-peer-urls=http://{address}:2380"),
+            format!("--initial-advertise-peer-urls=http://{address}:2380"),
+            format!("--initial-cluster={}", peers.join(",")),
+            "--unsafe-no-fsync".to_owned(),
         ]);
-        let mut log = fs::File::options();
-        log.append(true).create(true);
-        let log = log.open(lab.directory().join("etcd.log")).expect("a log");
-        etcd.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        let log = lab.directory().join(format!("etcd-{short}.log"));
+        let log = fs::File::options().append(true).create(true).open(log);
+        etcd.stdin(Stdio::null()).stdout(Stdio::null());
+        etcd.stderr(log.expect("a log"));
         Registry(etcd.spawn().expect("etcd"))
     }
 }
@@ -358,6 +380,20 @@ impl Drop for Registry {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// A daemon with an overlay whose registry, of which a member is at `member`, knows it as `short`.
+fn registered(lab: &Lab, script: &Path, (short, address): (&str, &str), member: &str) -> Daemon {
+    let number = u32::from(address.as_bytes()[address.len() - 1]);
+    let daemon = Daemon::start_program(lab, short, number, script.to_owned());
+    let cache = lab.directory().join("cache").join(short);
+    fs::create_dir_all(&cache).expect("a directory");
+    daemon.must(&format!(
+        "overlay create ov0 --vni 23 --search etcd --set vxlan/listen-ip={address},\
+         etcd/endpoints=http://{member}:2379,etcd/host={short},etcd/cache={}",
+        cache.display()
+    ));
+    daemon
 }
 
 /// Two hosts tell each other by a registry where their guests are: a guest is reached without a broadcast, also while the registry is
@@ -376,23 +412,12 @@ fn hosts_find_each_other_in_a_registry() {
     }
     let registry = Registry::start(&lab);
     let script = with_plugin_user(&lab);
-    let here = Daemon::start_program(&lab, "host", 1, script.clone());
-    let far = Daemon::start_program(&lab, "far", 2, script);
-    let cache = lab.directory().join("cache");
-    for (daemon, address, host) in [(&here, "192.0.2.1", "one"), (&far, "192.0.2.2", "two")] {
-        let cache = cache.join(host);
-        fs::create_dir_all(&cache).expect("a directory");
-        daemon.must(&format!(
-            "overlay create ov0 --vni 23 --search etcd --set vxlan/listen-ip={address},\
-             etcd/endpoints=http://192.0.2.1:2379,etcd/host={host},etcd/cache={}",
-            cache.display()
-        ));
-    }
+    let [here, far] = HOSTS.map(|host| registered(&lab, &script, host, "192.0.2.1"));
     let vnic = |daemon: &Daemon, name: &str, netns: &str, last: u8, more: &str| {
         let netns = lab.name(netns);
         daemon.must(&format!(
             "vnic create {name} --over ov0 --mac 02:00:00:00:00:{last:02x} \
-             --attach tap,netns={netns},address=10.0.0.{last}/24 --set allowed-ips=10.0.0.{last} {more}"
+             --attach tap,netns={netns},address=10.0.0.{last}/24 {more}"
         ));
     };
     vnic(&here, "g0", "guest", 1, "");
@@ -421,11 +446,138 @@ fn hosts_find_each_other_in_a_registry() {
     assert!(at(&far, "192.0.2.1:4789"), "it is not live there yet");
     far.must("vnic set m0 state=active");
     let why = here.wait_for_state("overlay", "ov0", "waiting");
-    assert!(why.contains("two"), "{why}");
+    assert!(why.contains("far"), "{why}");
     here.must("vnic delete m0");
     until("it is known where it is", || at(&here, "192.0.2.2:4789"));
     until("and reached", || lab.ping("guest", "10.0.0.3", 1));
     here.wait_for_state("overlay", "ov0", "up");
+    drop(registry);
+}
+
+/// Calls `windlass-cni` for a container of a network whose addresses are of the pool `p0`: its exit code, and what it printed.
+fn call_cni(lab: &Lab, daemon: &Daemon, verb: &str, container: &str) -> (i32, Value) {
+    let config = json!({
+        "cniVersion": "1.1.0",
+        "name": "net",
+        "type": "windlass-cni",
+        "overlay": "ov0",
+        "attach": "tap",
+        "socket": daemon.socket(),
+        "dataDir": daemon.directory().join("cni"),
+        "ipam": {"type": "windlass", "pool": "p0", "ranges": [["10.0.0.0/24"]]},
+    });
+    let mut plugin = Command::new(program("windlass-cni"));
+    plugin
+        .env("CNI_COMMAND", verb)
+        .env("CNI_CONTAINERID", container)
+        .env("CNI_NETNS", format!("/run/netns/{}", lab.name(container)))
+        .env("CNI_IFNAME", "eth0")
+        .env("CNI_PATH", lab.directory())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    let mut plugin = plugin.spawn().expect("the plugin");
+    let mut stdin = plugin.stdin.take().expect("a pipe");
+    stdin
+        .write_all(config.to_string().as_bytes())
+        .expect("it reads");
+    drop(stdin);
+    let output = plugin.wait_with_output().expect("the plugin");
+    let printed = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    (output.status.code().unwrap_or(-1), printed)
+}
+
+/// The addresses that the registry has as somebody's, and those that rest.
+fn addresses(lab: &Lab) -> [BTreeSet<String>; 2] {
+    let mut etcdctl = lab.command("host", "etcdctl");
+    etcdctl.env("ETCDCTL_API", "3");
+    etcdctl.args(["--endpoints", "http://192.0.2.1:2379", "get", "--prefix"]);
+    let listed = run(etcdctl.arg("/windlass/v1/default/ip/"));
+    assert_eq!(listed.code, 0, "{}", listed.err);
+    let mut found = [BTreeSet::new(), BTreeSet::new()];
+    let lines: Vec<&str> = listed.out.lines().collect();
+    for pair in lines.chunks(2) {
+        let ip = pair[0].rsplit('/').next().expect("an address");
+        let rests = pair[1].contains(r#""rest":true"#);
+        found[usize::from(rests)].insert(ip.to_owned());
+    }
+    found
+}
+
+/// Adds containers at once, on one host after the other: their addresses.
+fn add_at_once(lab: &Lab, daemons: &[Daemon], containers: &[&str]) -> Vec<String> {
+    std::thread::scope(|scope| {
+        let places = containers.iter().zip(daemons.iter().cycle());
+        let calls = places.map(|(container, daemon)| {
+            scope.spawn(move || call_cni(lab, daemon, "ADD", container))
+        });
+        let calls: Vec<_> = calls.collect();
+        let results = calls.into_iter().map(|call| {
+            let (code, result) = call.join().expect("a call");
+            let address = result["ips"][0]["address"].as_str().unwrap_or_default();
+            assert!(code == 0 && address.ends_with("/24"), "{result}");
+            address.replace("/24", "")
+        });
+        results.collect()
+    })
+}
+
+/// Containers of two hosts get addresses out of one pool, all at once: none twice, and each is known on the other host. What DEL gives back
+/// rests, and so does what it gave back while there was no registry; ADD says then that there is none.
+#[test]
+fn containers_share_a_pool() {
+    const NAME: &str = "containers_share_a_pool";
+    if Command::new("etcdctl").arg("--version").output().is_err() {
+        return skip(NAME, "there is no etcd");
+    }
+    let Some(lab) = hosts(NAME) else {
+        return;
+    };
+    let containers = ["a", "b", "c", "d", "e", "f"];
+    for container in containers.iter().chain(&["late"]) {
+        lab.namespace(container);
+    }
+    let registry = Registry::start(&lab);
+    let script = with_plugin_user(&lab);
+    let daemons = HOSTS.map(|host| registered(&lab, &script, host, "192.0.2.1"));
+    for daemon in &daemons {
+        daemon.wait_for_state("overlay", "ov0", "up");
+    }
+    let given = add_at_once(&lab, &daemons, &containers);
+    let all: BTreeSet<String> = given.iter().cloned().collect();
+    assert_eq!(all.len(), containers.len(), "{given:?}");
+    until("they reach each other", || lab.ping("c", &given[3], 1));
+    // The registry has what the daemons announced, which is what was claimed.
+    assert_eq!(addresses(&lab), [all.clone(), BTreeSet::new()]);
+    let delete = |at: usize| {
+        let (code, printed) = call_cni(&lab, &daemons[at % 2], "DEL", containers[at]);
+        assert_eq!(code, 0, "{printed}");
+    };
+    let rest = |gone: &[usize]| {
+        let gone: BTreeSet<String> = gone.iter().map(|at| given[*at].clone()).collect();
+        let wanted = [&all - &gone, gone];
+        until("they rest", || addresses(&lab) == wanted);
+    };
+    delete(0);
+    rest(&[0]);
+    drop(registry);
+    for daemon in &daemons {
+        daemon.wait_for_state("overlay", "ov0", "waiting");
+    }
+    let (code, printed) = call_cni(&lab, &daemons[0], "ADD", "late");
+    assert_eq!((code, &printed["code"]), (1, &json!(11)), "{printed}");
+    delete(1);
+    assert!(lab.ping("c", &given[3], 2), "what is known holds");
+    let registry = Registry::start(&lab);
+    for daemon in &daemons {
+        daemon.wait_for_state("overlay", "ov0", "up");
+    }
+    rest(&[0, 1]);
+    let (code, result) = call_cni(&lab, &daemons[0], "ADD", "late");
+    let late = result["ips"][0]["address"].as_str().unwrap_or_default();
+    assert!(
+        code == 0 && !all.contains(&late.replace("/24", "")),
+        "{result}"
+    );
     drop(registry);
 }
 
@@ -528,22 +680,7 @@ fn a_move_loses_few_datagrams() {
     }
     let registry = Registry::start(&lab);
     let script = with_plugin_user(&lab);
-    let daemons = [
-        ("host", "192.0.2.1"),
-        ("far", "192.0.2.2"),
-        ("third", "192.0.2.3"),
-    ];
-    let daemons = daemons.map(|(short, address)| {
-        let daemon = Daemon::start_program(&lab, short, short.len() as u32, script.clone());
-        let cache = lab.directory().join("cache").join(short);
-        fs::create_dir_all(&cache).expect("a directory");
-        daemon.must(&format!(
-            "overlay create ov0 --vni 23 --search etcd --set vxlan/listen-ip={address},\
-             etcd/endpoints=http://192.0.2.1:2379,etcd/host={short},etcd/cache={}",
-            cache.display()
-        ));
-        daemon
-    });
+    let daemons = THREE_HOSTS.map(|host| registered(&lab, &script, host, "192.0.2.1"));
     let [sender, former, next] = &daemons;
     let vnic = |daemon: &Daemon, name: &str, netns: &str, last: u8, more: &str| {
         let netns = lab.name(netns);
@@ -577,4 +714,69 @@ fn a_move_loses_few_datagrams() {
     let most = time.as_millis() as u64 / GAP.as_millis() as u64 + MORE;
     assert!(lost.len() as u64 <= most, "{lost:?} of {sent}, in {time:?}");
     drop(registry);
+}
+
+/// One of three hosts is cut off together with its member of etcd. The others go on, and what it knows holds. When it is back, each host knows
+/// what all have got meanwhile; an endpoint that came on both sides is that of the greater part.
+#[test]
+fn a_host_is_cut_off_with_its_member() {
+    const NAME: &str = "a_host_is_cut_off_with_its_member";
+    if Command::new("etcd").arg("--version").output().is_err() {
+        return skip(NAME, "there is no etcd");
+    }
+    let Some(lab) = hosts(NAME) else {
+        return;
+    };
+    join_third(&lab);
+    for short in ["cut", "beside"] {
+        lab.namespace(short);
+    }
+    let members = [0, 1, 2].map(|at| Registry::member(&lab, &THREE_HOSTS, at));
+    let script = with_plugin_user(&lab);
+    let daemons = THREE_HOSTS.map(|host| registered(&lab, &script, host, host.1));
+    let [here, far, third] = &daemons;
+    let vnic = |daemon: &Daemon, last: u8, attach: &str| {
+        daemon.must(&format!(
+            "vnic create g{last} --over ov0 --mac 02:00:00:00:00:{last:02x} {attach}"
+        ));
+    };
+    let guest = |daemon: &Daemon, last: u8, netns: &str| {
+        let netns = lab.name(netns);
+        let attach = format!("--attach tap,netns={netns},address=10.0.0.{last}/24");
+        vnic(daemon, last, &attach);
+    };
+    let is_at = |daemon: &Daemon, last: u8, address: &str| {
+        let mac = format!("02:00:00:00:00:{last:02x}");
+        is_target(daemon, &mac, &format!("{address}:4789"), "pushed")
+    };
+    let is_known = |daemon: &Daemon, last: u8, address: &str| {
+        until("it is known", || is_at(daemon, last, address));
+    };
+    guest(here, 1, "guest");
+    guest(third, 2, "cut");
+    is_known(third, 1, "192.0.2.1");
+    until("they reach each other", || lab.ping("cut", "10.0.0.1", 1));
+    lab.ip("host", "link set under2 nomaster");
+    third.wait_for_state("overlay", "ov0", "waiting");
+    // Everything comes on both sides.
+    vnic(far, 3, "--attach none");
+    is_known(here, 3, "192.0.2.2");
+    vnic(third, 3, "--attach none");
+    vnic(here, 4, "--attach none");
+    is_known(far, 4, "192.0.2.1");
+    guest(third, 5, "beside");
+    until("guests of one host", || lab.ping("cut", "10.0.0.5", 1));
+    assert!(is_at(third, 1, "192.0.2.1") && !is_at(third, 4, "192.0.2.1"));
+    lab.ip("host", "link set under2 master under1");
+    is_known(third, 4, "192.0.2.1");
+    is_known(here, 5, "192.0.2.3");
+    until("it is told whose the endpoint is", || {
+        let why = third.wait_for_state("overlay", "ov0", "waiting");
+        why.contains("is an endpoint of host far")
+    });
+    third.must("vnic delete g3");
+    is_known(third, 3, "192.0.2.2");
+    third.wait_for_state("overlay", "ov0", "up");
+    assert!(lab.ping("beside", "10.0.0.1", 2));
+    drop(members);
 }

@@ -21,7 +21,7 @@ mod vnds;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -93,6 +93,8 @@ struct MemberState {
     id: u16,
     bridge: Name,
     own: Option<MacAddr>,
+    /// The IP addresses that the interface of a VNIC is given.
+    addresses: Vec<IpAddr>,
     /// The zone of a VNIC, if it is in one.
     zone: Option<Name>,
     vlans: Vec<u16>,
@@ -351,6 +353,7 @@ impl Ports {
             id,
             bridge: uplink.bridge.clone(),
             own: None,
+            addresses: Vec::new(),
             zone: None,
             vlans: Vec::new(),
             settings: settings.clone(),
@@ -417,6 +420,7 @@ impl Ports {
             id,
             bridge: vnic.bridge.clone(),
             own: Some(mac),
+            addresses: translate::addresses(vnic),
             zone: vnic.zone.name().cloned(),
             vlans: vlans_of(&settings),
             settings: settings.clone(),
@@ -466,7 +470,11 @@ impl Ports {
         let settings = settings_at(vnic, rules);
         let (mac, mtu) = (translate::own_mac(vnic), vnic.mtu());
         let conf = translate::member_conf(&settings, mac_word(mac), mtu);
-        self.change_member(&vnic.name, Some(mac), conf, &settings)
+        self.change_member(&vnic.name, Some(mac), conf, &settings)?;
+        if let Some(member) = self.members.get_mut(&vnic.name) {
+            member.addresses = translate::addresses(vnic);
+        }
+        Ok(())
     }
 
     /// After a change that failed: says if the member could not be made again as it was.

@@ -1,6 +1,7 @@
 //! From the objects of the API to what the data path is configured with.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use windlass_api::{
     Attachment, Bridge, ClientIds, Counters, FdbEntry, FdbKind, Ifname, MacAddr, MemberSettings,
@@ -288,6 +289,12 @@ pub fn interface(vnic: &Vnic) -> InterfaceConf {
         mac: host_mac.unwrap_or(mac).0,
         mtu: vnic.mtu(),
     }
+}
+
+/// The IP addresses that the interface of a VNIC is given.
+pub fn addresses(vnic: &Vnic) -> Vec<IpAddr> {
+    let addresses = interface(vnic).addresses;
+    addresses.into_iter().map(|(ip, _)| ip).collect()
 }
 
 /// A VNIC's own address, which the engine has filled in.

@@ -21,7 +21,7 @@ use windlass_worker::LocalFrame;
 use windlass_worker::dataplane::now;
 use windlass_worker::dataplane::overlays::TARGETS;
 
-use super::overlays::{Overlay, addresses_of};
+use super::overlays::{Overlay, allowed_ips};
 use super::snoop::tagged;
 use super::{MemberState, Ports};
 
@@ -98,7 +98,7 @@ fn record(
     if !is_own {
         return None;
     }
-    let mut ips = addresses_of(member);
+    let mut ips: Vec<_> = allowed_ips(member).collect();
     let told = overlay.record((vlan, mac));
     if let Some((told, _)) = told.filter(|_| ips.is_empty()) {
         ips = told.to_vec();

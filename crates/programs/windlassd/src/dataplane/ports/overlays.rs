@@ -38,7 +38,7 @@ mod search;
 
 use questions::{Life, Questions};
 use search::{Announced, Lost, lookup_kind};
-pub(super) use search::{Searches, addresses_of};
+pub(super) use search::{Searches, allowed_ips};
 
 use super::edit::End;
 use super::heard::Heard;
@@ -259,6 +259,7 @@ impl Ports {
             id,
             bridge: overlay.bridge().clone(),
             own: None,
+            addresses: Vec::new(),
             zone: None,
             vlans: Vec::new(),
             mtu: state.settings.inner_mtu(),

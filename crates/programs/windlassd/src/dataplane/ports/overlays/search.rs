@@ -5,10 +5,10 @@
 //! channel, read in each round of this thread. An overlay that is made waits for the first word of its search, so that a mistake is
 //! the answer to whoever made it; a daemon that starts does not wait, and its overlays are degraded until the search speaks.
 //!
-//! A registry is told of each VNIC on the overlay's bridge, in each network: its address, the IP addresses that it may use, and whether
-//! it is live.
+//! A registry is told of each VNIC on the overlay's bridge, in each network: its address, the IP addresses that it may use or is given,
+//! and whether it is live.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -18,7 +18,7 @@ use windlass_api::{
     AddressClaim, AddressRelease, HostLife, HostView, MacAddr, Name, OverlaySettings, Properties,
     Scope, Search, Value,
 };
-use windlass_lookup::protocol::{self, EndpointState, HostState};
+use windlass_lookup::protocol::{self, EndpointState, HostState, IPS_MAX};
 use windlass_lookup::table::Changes;
 use windlass_sys::eventfd;
 
@@ -477,7 +477,7 @@ impl Ports {
             let vnis: Vec<u32> = vnis.collect();
             for mac in macs {
                 let told = Announced {
-                    ips: addresses_of(member),
+                    ips: announced_ips(member),
                     state: match member.settings.standby {
                         true => EndpointState::Standby,
                         false => EndpointState::Active,
@@ -491,10 +491,20 @@ impl Ports {
 }
 
 /// The IP addresses of hosts that a VNIC may use.
-pub(in crate::dataplane::ports) fn addresses_of(member: &MemberState) -> Vec<IpAddr> {
+pub(in crate::dataplane::ports) fn allowed_ips(
+    member: &MemberState,
+) -> impl Iterator<Item = IpAddr> {
     let ips = member.settings.guard.ips.iter().flat_map(|ips| ips.iter());
     let hosts = ips.filter(|(ip, bits)| *bits == if ip.is_ipv4() { 32 } else { 128 });
-    hosts.map(|(ip, _)| ip).collect()
+    hosts.map(|(ip, _)| ip)
+}
+
+/// Those, and the addresses that its interface is given: as many as a registry takes.
+fn announced_ips(member: &MemberState) -> Vec<IpAddr> {
+    let all: BTreeSet<IpAddr> = (member.addresses.iter().copied())
+        .chain(allowed_ips(member))
+        .collect();
+    all.into_iter().take(IPS_MAX).collect()
 }
 
 impl Overlay {
