@@ -9,7 +9,7 @@ use clap::{Parser, Subcommand};
 use windlass_bench::compare::peers::Plug;
 use windlass_bench::compare::{
     capacity, capture, cni, firewall, framed, gap, idle, neighbour, overlay, overload, peers, rate,
-    segments, sockets, stop, tap, uplink, vhost, workers,
+    segments, sockets, stop, tap, tunnel, uplink, vhost, workers,
 };
 
 /// Measures windlass beside named peers, in turns, and prints both sides with their spread.
@@ -58,6 +58,8 @@ enum What {
     Overload(overload::Options),
     /// Frames of 64 bytes through a tunnel: overlays, the kernel's VXLAN
     Overlay(overlay::Options),
+    /// TAP to TAP through a tunnel with iperf3: overlays, the kernel's VXLAN, one of each
+    Tunnel(tunnel::Options),
     /// Containers that come and go: windlass-cni, the reference plugins
     Cni(cni::Options),
     /// AF_XDP, packet sockets and the Linux bridge between two veth pairs
@@ -102,6 +104,7 @@ fn run(options: Options) -> Result<()> {
         What::Capacity(options) => capacity::run(&options, &programs, json),
         What::Overload(options) => overload::run(&options, &programs, json),
         What::Overlay(options) => overlay::run(&options, json),
+        What::Tunnel(options) => tunnel::run(&options, &programs, json),
         What::Cni(options) => cni::run(&options, &programs, json),
         What::Uplink(options) => uplink::run(&options, &programs, json),
         What::Sockets(options) => sockets::run(&options, &programs, json),

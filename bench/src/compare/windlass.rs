@@ -101,9 +101,17 @@ impl Daemon {
     /// # Errors
     /// If it was not built or does not come up.
     pub fn start(programs: &Path, scratch: &Scratch, cores: &[usize]) -> Result<Daemon> {
+        Daemon::start_in(scratch.path(), programs, cores)
+    }
+
+    /// The same with its files in a directory of its own, which is made: several run beside each other.
+    ///
+    /// # Errors
+    /// As [`Daemon::start`].
+    pub fn start_in(directory: &Path, programs: &Path, cores: &[usize]) -> Result<Daemon> {
         check_programs(programs, &["windlassd", "windlass"])?;
-        let socket = scratch.join("windlass.sock");
-        let state = scratch.join("windlass-state");
+        let socket = directory.join("windlass.sock");
+        let state = directory.join("windlass-state");
         for path in [&socket, &state] {
             // Whatever an earlier turn left: this one begins empty.
             let _ = std::fs::remove_file(path);
@@ -115,12 +123,12 @@ impl Daemon {
         daemon.arg("--state-dir").arg(&state);
         daemon
             .arg("--runtime-dir")
-            .arg(scratch.join("windlass-run"));
+            .arg(directory.join("windlass-run"));
         if !cores.is_empty() {
             let cores: Vec<_> = cores.iter().map(usize::to_string).collect();
             daemon.arg("--workers").arg(cores.join(","));
         }
-        let log = scratch.join("windlassd.log");
+        let log = directory.join("windlassd.log");
         let child = Child::start(&mut daemon, &log)?;
         // The socket is there a moment before it is listened on.
         stop::until("the answer of windlassd", READY_WITHIN, || {
