@@ -179,6 +179,20 @@ impl Lab {
         command
     }
 
+    /// Joins another namespace with `host`'s, by a veth whose ends are both `under0`: an underlay in which `host` is 192.0.2.1, and the other one
+    /// has these addresses.
+    pub fn underlay(&self, far: &str, addresses: &[&str]) {
+        let netns = self.name(far);
+        let pair = format!("link add under0 type veth peer name under0 netns {netns}");
+        self.ip("host", &pair);
+        for (short, addresses) in [("host", &["192.0.2.1"][..]), (far, addresses)] {
+            for address in addresses {
+                self.ip(short, &format!("addr add {address}/24 dev under0"));
+            }
+            self.ip(short, "link set under0 up");
+        }
+    }
+
     /// Runs `ip` with these words inside a namespace; it must succeed. Gives what it printed.
     pub fn ip(&self, short: &str, words: &str) -> String {
         let done = run(self.command(short, "ip").args(words.split_whitespace()));

@@ -37,13 +37,7 @@ impl Drop for Running {
 fn hosts(name: &str, records: &Value, proxy: &str) -> Option<(Lab, Daemon)> {
     let lab = Lab::start(name)?;
     lab.namespace("far");
-    let far = lab.name("far");
-    let pair = format!("link add under0 type veth peer name under0 netns {far}");
-    lab.ip("host", &pair);
-    for (short, address) in [("host", "192.0.2.1/24"), ("far", "192.0.2.2/24")] {
-        lab.ip(short, &format!("addr add {address} dev under0"));
-        lab.ip(short, "link set under0 up");
-    }
+    lab.underlay("far", &["192.0.2.2"]);
     lab.ip(
         "far",
         &format!(

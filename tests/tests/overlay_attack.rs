@@ -32,18 +32,8 @@ impl Tenants {
     /// With these properties of each overlay.
     fn start(name: &str, search: impl Fn(&Lab, usize) -> String) -> Option<Tenants> {
         let lab = Lab::start(name)?;
-        let far = lab.namespace("far");
-        lab.ip(
-            "host",
-            &format!("link add under0 type veth peer name under0 netns {far}"),
-        );
-        lab.ip("host", "addr add 192.0.2.1/24 dev under0");
-        for (_, address) in NETWORKS {
-            lab.ip("far", &format!("addr add {address}/24 dev under0"));
-        }
-        ["host", "far"]
-            .iter()
-            .for_each(|short| drop(lab.ip(short, "link set under0 up")));
+        lab.namespace("far");
+        lab.underlay("far", &NETWORKS.map(|(_, address)| address));
         let daemon = lab.daemon();
         let guests = [0, 1].map(|at| {
             let search = search(&lab, at);

@@ -129,14 +129,7 @@ impl Hosts {
         for short in ["guest", "far"] {
             lab.namespace(short);
         }
-        let far = lab.name("far");
-        let pair = format!("link add under0 type veth peer name under0 netns {far}");
-        lab.ip("host", &pair);
-        let addresses = ["192.0.2.1/24", "192.0.2.2/24", "192.0.2.3/24"];
-        for (short, address) in ["host", "far", "far"].into_iter().zip(addresses) {
-            lab.ip(short, &format!("addr add {address} dev under0"));
-            lab.ip(short, "link set under0 up");
-        }
+        lab.underlay("far", &["192.0.2.2", "192.0.2.3"]);
         let far = ["192.0.2.2:4789", "192.0.2.3:4789"].map(|address| {
             let socket = lab.within("far", || UdpSocket::bind(address));
             let socket = socket.expect("a socket");

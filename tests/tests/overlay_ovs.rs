@@ -24,14 +24,9 @@ fn open_vswitch_is_a_peer() {
     for short in ["guest", "ovs"] {
         lab.namespace(short);
     }
-    let there = lab.name("ovs");
-    lab.ip(
-        "host",
-        &format!("link add under0 type veth peer name under0 netns {there}"),
-    );
-    lab.ip("host", "addr add 192.0.2.1/24 dev under0");
+    lab.underlay("ovs", &[]);
     for short in ["host", "ovs"] {
-        lab.ip(short, &format!("link set under0 mtu {} up", JUMBO[0]));
+        lab.ip(short, &format!("link set under0 mtu {}", JUMBO[0]));
         let mut ethtool = lab.command(short, "ethtool");
         ethtool.args(["-K", "under0", "tx", "off", "tso", "off", "gso", "off"]);
         ethtool.args(["tx-udp-segmentation", "off"]);
