@@ -122,9 +122,10 @@ const V4_OFFSET: i16 = 46;
 const V6_OFFSET: i16 = 66;
 const HEADER: i32 = 14;
 
-// [`Checks`] as `places` has them; 0: none.
+// [`Checks`] as `places` has them; 0: the member has just left its place.
 const CHECK_TRANSPORT: i32 = 1;
 const CHECK_SOURCE: i32 = 2;
+const CHECK_NONE: i32 = 3;
 
 // The stack of `leave`, from its end.
 /// The pair: destination, source, four bytes of zeros.
@@ -199,7 +200,7 @@ pub enum Checks {
 impl Checks {
     fn number(&self) -> i32 {
         match self {
-            Self::None => 0,
+            Self::None => CHECK_NONE,
             Self::Transport => CHECK_TRANSPORT,
             Self::Sources(_) => CHECK_SOURCE,
         }

@@ -47,7 +47,7 @@
 //! | RELEASE, DECLINE (DHCPv6) | "success": the record stays |
 //! | INFORMATION-REQUEST | the server's identifier: there is nothing else to be told |
 //! | router solicitation | advertisement of prefixes, MTU and router |
-//! | router advertisement of a host | dropped |
+//! | router advertisement of a host, ICMPv6 right behind the header of IPv6 | dropped |
 //!
 //! # The server
 //! It has a link-layer address ([`MAC`]), a link-local address of each version of IP and a DUID of its own, the same on all hosts: a guest

@@ -331,11 +331,12 @@ impl Engine {
                 self.asks.push(Ask::Unwatch { scope });
             }
         }
-        let now = self.now;
-        let owns = self
-            .owns
-            .range_mut((vni, MacAddr([0; 6]))..=(vni, MacAddr([0xff; 6])));
-        owns.for_each(|(_, own)| own.retired(now));
+        let its = (vni, MacAddr([0; 6]))..=(vni, MacAddr([0xff; 6]));
+        let owns: Vec<_> = self.owns.range(its).map(|(key, _)| *key).collect();
+        for (vni, mac) in owns {
+            self.retire(self.now, vni, mac);
+        }
+        self.leave_claims(vni);
         self.mirror.drop_vni(vni);
         self.of_vni.remove(&vni);
         let key = self.keys.flood(vni, &self.conf.host);

@@ -199,7 +199,8 @@ fn own(code: &mut Code, ends: Ends) {
 /// To [`Label::Slow`] unless the frame passes what [`CHECKS`] says: see [`Checks`].
 fn check(code: &mut Code, slot: &Slot) {
     code.put([I::load_word(1, 10, CHECKS)]);
-    code.jump(I::skip_if_zero(1, 0), Label::Unchecked);
+    code.jump(I::skip_if_is(1, CHECK_NONE, 0), Label::Unchecked);
+    code.jump(I::skip_if_zero(1, 0), Label::Slow);
     code.put([
         I::move_word(1, slot.number),
         I::store_word(10, ALLOWED, 1),

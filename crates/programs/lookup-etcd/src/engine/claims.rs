@@ -116,11 +116,15 @@ impl Engine {
             let why = format!("etcd cannot be reached: {}", self.why_down);
             return self.refuse(&of, &why);
         }
+        if let Some(why) = self.denied.clone().filter(|_| !self.is_alive) {
+            return self.refuse(&of, &why);
+        }
         let is_same = |other: &Claiming| {
             let (a, b) = (&other.claim, &of.claim);
             (a.vni, &a.owner) == (b.vni, &b.owner)
         };
-        let other = self.claims.open.iter_mut().find(|(_, of)| is_same(of));
+        let mut others = self.claims.open.iter_mut();
+        let other = others.find(|(_, other)| !of.claim.dry_run && is_same(other));
         if let Some((key, other)) = other {
             let wants = |of: &Claiming| {
                 let claim = &of.claim;
@@ -173,6 +177,15 @@ impl Engine {
                 ips: Vec::new(),
                 text: Some(why.to_owned()),
             });
+        }
+    }
+
+    /// Those who wait for addresses of a network hear that it is gone.
+    pub(super) fn leave_claims(&mut self, vni: u32) {
+        let waiting = &mut self.claims.waiting;
+        let gone: Vec<_> = waiting.extract_if(.., |of| of.claim.vni == vni).collect();
+        for of in gone {
+            self.refuse(&of, "the overlay has no such network any more");
         }
     }
 

@@ -284,14 +284,14 @@ impl Engine {
         let room = BUSY_MAX.saturating_sub(self.busy());
         let is_due =
             |own: &Own| matches!(own.phase, Phase::Owed(at) | Phase::Refused(_, at) if at <= now);
+        let mut due = self.owns.values().filter(|own| is_due(own));
+        let rests = due.any(Own::rests);
+        let lease = rests.then(|| self.rest_lease()).flatten();
+        // What rests waits for its lease, and keeps nothing else from its turn.
         let due = self.owns.iter().filter(|(_, own)| is_due(own));
-        let due: Vec<_> = due.map(|(key, _)| *key).take(room).collect();
-        for (vni, mac) in due {
-            let rests = self.owns.get(&(vni, mac)).is_some_and(Own::rests);
-            let rest = if rests { self.rest_lease() } else { Some(0) };
-            let Some(rest) = rest else {
-                continue;
-            };
+        let due = due.filter_map(|(key, own)| Some((*key, if own.rests() { lease? } else { 0 })));
+        let due: Vec<_> = due.take(room).collect();
+        for ((vni, mac), rest) in due {
             let id = self.id(Pending::Own(vni, mac));
             if let Some(own) = self.owns.get_mut(&(vni, mac)) {
                 let txn = own.txn(id, &self.keys, (&self.conf.host, vni, mac), rest);

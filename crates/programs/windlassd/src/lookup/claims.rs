@@ -59,13 +59,16 @@ impl Claims {
     /// # Errors
     /// Another session was asked.
     pub(super) fn close(&mut self, session: u64, id: u64, claimed: Claimed) -> Result<(), String> {
-        let Some(open) = self.open.remove(&id) else {
-            return Ok(());
-        };
-        if open.session != session {
+        if self
+            .open
+            .get(&id)
+            .is_some_and(|open| open.session != session)
+        {
             return Err(format!("it answers claim {id}, which another was told"));
         }
-        (open.answer)(claimed);
+        if let Some(open) = self.open.remove(&id) {
+            (open.answer)(claimed);
+        }
         Ok(())
     }
 

@@ -356,13 +356,14 @@ impl Plugins {
         mac: Option<MacAddr>,
         tell: &Tell,
     ) -> Result<(), String> {
+        let asked = self.asked.get(&id);
+        if asked.is_some_and(|asked| asked.session != number) {
+            return Err(format!("it answers question {id}, which another was asked"));
+        }
         let Some(asked) = self.asked.remove(&id) else {
             // It was forgotten.
             return Ok(());
         };
-        if asked.session != number {
-            return Err(format!("it answers question {id}, which another was asked"));
-        }
         let answer = match (asked.key, target, mac) {
             (_, None, None) => Answer::Drop,
             (Key::Target(_), Some((to, ttl)), None) => {

@@ -61,6 +61,8 @@ impl Hosts {
         let is_same = known.as_ref().is_some_and(|known| known.network == network);
         if network.advertises && !is_same {
             self.advertise_at = Some(Instant::now());
+            // Those who were told what was before, too.
+            self.waiting.clear();
         }
         match known {
             Some(known) => known.network = network,

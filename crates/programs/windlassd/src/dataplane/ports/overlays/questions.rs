@@ -278,6 +278,12 @@ impl Ports {
         };
         let Answer::Target(to, ttl) = answer else {
             self.plane.answer_question(question, None);
+            // Nor is it where an answer before this one says.
+            if let Some(state) = self.overlay_mut(name)
+                && let Some((target, _)) = state.questions.answers.remove(&address)
+            {
+                state.idle.insert(target);
+            }
             return self.drop_answer(name, address);
         };
         let state = self.overlay(name);
