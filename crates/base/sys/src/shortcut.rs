@@ -706,6 +706,24 @@ mod tests {
         assert_eq!(a.passed().rx_frames, before, "behind one that is under way");
     }
 
+    /// A program that has read the place of a member, and nothing of the checks any more, lets nothing by.
+    #[test]
+    fn half_a_place_is_none() {
+        let Some(shortcut) = shortcut("half_a_place_is_none") else {
+            return;
+        };
+        let (a, of_a) = member(&shortcut, 1);
+        let (_b, _) = member(&shortcut, 2);
+        let torn = [1, a.whose, 0, 0].map(u32::to_ne_bytes);
+        let number = a.number.to_ne_bytes();
+        shortcut
+            .places
+            .put(&number, torn.as_flattened())
+            .expect("put");
+        run(&of_a, &frame(2, 1, 60), 0);
+        assert_eq!(a.passed().rx_frames, 0);
+    }
+
     /// A frame that is no plain one, but goes to the same member, counts as under way: what is written of it would else be taken for
     /// another one.
     #[test]

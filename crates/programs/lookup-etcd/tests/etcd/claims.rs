@@ -61,6 +61,9 @@ fn addresses_are_given_and_rest() {
     a.claim(2, "cni:x/eth0", SMALL, &[]);
     assert_eq!(a.claimed(2), Ok((first, ips.clone())));
     let ip = ips[0].to_string();
+    // That it asks what there is takes nothing from it.
+    a.ask_for(3, "cni:x/eth0", RANGE, &[], true);
+    a.claimed(3).expect("there is one");
     let value = etcd.done(&[
         "get",
         "--prefix",

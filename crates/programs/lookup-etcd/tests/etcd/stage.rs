@@ -362,6 +362,11 @@ impl Host {
 
     /// Claims one address of a range for an owner, or these addresses.
     pub fn claim(&mut self, id: u64, owner: &str, range: [&str; 2], ips: &[&str]) {
+        self.ask_for(id, owner, range, ips, false);
+    }
+
+    /// The same; `dry_run`: asks whether there is one.
+    pub fn ask_for(&mut self, id: u64, owner: &str, range: [&str; 2], ips: &[&str], dry_run: bool) {
         let [first, last] = range.map(|ip| ip.parse().expect("an address"));
         let ips = ips.iter().map(|ip| ip.parse().expect("an address"));
         self.claimed.remove(&id);
@@ -374,7 +379,7 @@ impl Host {
             pool: "p0".to_owned(),
             sets: vec![vec![(first, last)]],
             ips: ips.collect(),
-            dry_run: false,
+            dry_run,
         }));
     }
 

@@ -87,3 +87,33 @@ impl Claims {
         gone.for_each(|(_, open)| (open.answer)(Err(why.to_owned())));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A session that answers another's claim is told so, and the claim waits for its own.
+    #[test]
+    fn a_claim_is_answered_by_its_own_session() {
+        let mut claims = Claims::default();
+        let mut claim = protocol::Claim {
+            id: 0,
+            overlay: "ov0".to_owned(),
+            vni: 23,
+            owner: "a".to_owned(),
+            mac: None,
+            pool: "p0".to_owned(),
+            sets: Vec::new(),
+            ips: Vec::new(),
+            dry_run: false,
+        };
+        let (to, answers) = std::sync::mpsc::channel();
+        let answer = Box::new(move |claimed| to.send(claimed).expect("awaited"));
+        assert!(claims.open(1, &mut claim, answer));
+        let other = claims.close(2, claim.id, Err("another's".to_owned()));
+        assert!(other.is_err() && answers.try_recv().is_err());
+        let own = claims.close(1, claim.id, Err("its own".to_owned()));
+        assert_eq!(own, Ok(()));
+        assert_eq!(answers.try_recv(), Ok(Err("its own".to_owned())));
+    }
+}
