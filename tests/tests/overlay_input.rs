@@ -91,6 +91,7 @@ fn datagram(socket: &OwnedFd, bytes: &[u8], segment: u16, tos: u8) {
         ranges: 0..1,
         segment,
         tos,
+        hops: None,
     };
     until("it is sent", || {
         // SAFETY: the range is the slice above.

@@ -3,14 +3,18 @@
 mod looped;
 
 use std::collections::BTreeSet;
-use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 
 use looped::Loop;
 use proptest::collection::vec;
 use proptest::prelude::*;
-use windlass_attach::vxlan::{Target, TargetConf};
+use windlass_attach::vxlan::{Relay, Relays, Target, TargetConf};
 use windlass_frame::{BURST, Claim, Tick};
 use windlass_overlay::{Vni, header};
+use windlass_sys::udp;
+use windlass_sys::udp::messages::{RECEIVED_MAX, Received, receive};
 use windlass_wire::MacAddr;
 use windlass_wire::build::{self, Ends, Link, Tcp};
 use windlass_wire::checksum::{pseudo_v4, pseudo_v6};
@@ -194,4 +198,115 @@ fn source_ports_follow_load() {
     tunnel.send(&flows);
     let spread = sources(&far);
     assert!(spread.len() > 8, "{spread:?}");
+}
+
+/// The endpoint that moves: the destination of every frame here.
+const MOVED: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
+
+/// Relays of that endpoint's datagrams.
+fn relays(to: SocketAddr, until: Tick) -> Relays {
+    let vni = Vni::new(9).expect("24 bits");
+    Relays::from([((vni, MOVED), Relay { to, until })])
+}
+
+/// Bytes of a datagram.
+fn datagram(frame: &[u8]) -> Vec<u8> {
+    let head = header::encode(Vni::new(9).expect("24 bits"));
+    [&head[..], frame].concat()
+}
+
+/// A socket that is told of TOS and TTL.
+fn host(last: u8) -> OwnedFd {
+    let local = (Ipv4Addr::new(127, 0, 0, last), 0);
+    let socket = udp::open(local.into(), false).expect("a socket");
+    udp::set_tos_told(&socket, false).expect("a socket");
+    udp::set_hops_told(&socket, false, true).expect("a socket");
+    socket
+}
+
+/// A sender with a TOS and a TTL.
+fn sender(last: u8, ttl: u32) -> UdpSocket {
+    let socket = host(last);
+    rustix::net::sockopt::set_ip_tos(&socket, 0xb9).expect("a TOS");
+    let socket = UdpSocket::from(socket);
+    socket.set_ttl(ttl).expect("a TTL");
+    socket
+}
+
+/// Has something come that has been sent on this host; frames of an endpoint that came meanwhile.
+fn until(tunnels: &mut [&mut Loop], mut has_come: impl FnMut(&[u64], usize) -> bool) -> usize {
+    let (begun, mut frames) = (Instant::now(), 0);
+    loop {
+        for tunnel in tunnels.iter_mut() {
+            frames += tunnel.receive().1;
+        }
+        let relayed: Vec<_> = tunnels.iter().map(|tunnel| tunnel.vtep.relayed()).collect();
+        if has_come(&relayed, frames) {
+            return frames;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(10), "{relayed:?}");
+    }
+}
+
+/// What comes for an endpoint that has moved goes on to its new host as it came, with a TTL one less, as long as that was said. What comes
+/// from there, has no TTL left, or is for another endpoint does not.
+#[test]
+fn what_has_moved_is_sent_on() {
+    let mut tunnel = Loop::start();
+    let far = host(2);
+    let to = rustix::net::getsockname(&far).expect("a name");
+    let to = SocketAddr::try_from(to).expect("an address");
+    tunnel
+        .vtep
+        .set_relays(relays(to, Tick(100)))
+        .expect("relays");
+    tunnel.now = Tick(99);
+    let bytes = datagram(&other(300, 7).0);
+    let near = sender(3, 9);
+    near.send_to(&bytes, tunnel.local).expect("sent");
+    assert_eq!(until(&mut [&mut tunnel], |relayed, _| relayed == [1]), 0);
+    let (mut space, mut got) = (vec![0; RECEIVED_MAX * 1000], [None; RECEIVED_MAX]);
+    until(&mut [&mut tunnel], |_, _| {
+        receive(&far, &mut space, 1000, &mut got) == Ok(1)
+    });
+    let came: Received = got[0].expect("a datagram");
+    assert_eq!(&space[..came.len], &bytes);
+    assert_eq!((came.tos, came.hops), (0xb9, Some(8)));
+    assert_eq!(came.from.ip(), tunnel.local.ip());
+
+    let mut frame = |socket: &UdpSocket, bytes: &[u8], now| {
+        tunnel.now = Tick(now);
+        socket.send_to(bytes, tunnel.local).expect("sent");
+        until(&mut [&mut tunnel], |relayed, frames| {
+            relayed == [1] && frames == 1
+        });
+    };
+    frame(&sender(3, 1), &bytes, 99);
+    frame(&sender(2, 9), &bytes, 99);
+    frame(&near, &bytes, 100);
+    let mut another = bytes.clone();
+    another[header::BYTES + 5] = 3;
+    frame(&near, &another, 99);
+    tunnel.vtep.set_relays(Relays::new()).expect("none");
+    assert!(!tunnel.vtep.is_relaying());
+}
+
+/// Hosts that take each other for the new one end a datagram: two do not send it back, and in a ring of three its TTL ends.
+#[test]
+fn stale_tables_make_no_loop() {
+    for (hosts, relayed) in [(2, 1), (3, 19)] {
+        let mut ring: Vec<Loop> = (1..=hosts).map(Loop::at).collect();
+        let locals: Vec<_> = ring.iter().map(|tunnel| tunnel.local).collect();
+        let next = locals.iter().cycle().skip(1);
+        for (tunnel, next) in ring.iter().zip(next) {
+            let relays = relays(*next, Tick(100));
+            tunnel.vtep.set_relays(relays).expect("relays");
+        }
+        let bytes = datagram(&other(300, 7).0);
+        sender(4, 20).send_to(&bytes, locals[0]).expect("sent");
+        let mut ring: Vec<_> = ring.iter_mut().collect();
+        until(&mut ring, |_, frames| frames == 1);
+        let all: u64 = ring.iter().map(|tunnel| tunnel.vtep.relayed()).sum();
+        assert_eq!(all, relayed, "{hosts} hosts");
+    }
 }

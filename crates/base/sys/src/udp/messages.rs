@@ -23,8 +23,8 @@ pub const SEGMENTS_MAX: usize = 64;
 
 /// Bytes of `struct cmsghdr`.
 const HEADER: usize = 16;
-/// Room for what is sent with a message: two control messages of one word.
-const CONTROL: usize = 2 * (HEADER + 8);
+/// Room for what is sent with a message: three control messages of one word.
+const CONTROL: usize = 3 * (HEADER + 8);
 /// Room for what is received with one.
 const CONTROL_IN: usize = 96;
 
@@ -86,6 +86,8 @@ pub struct Message {
     pub segment: u16,
     /// The TOS (traffic class) of its datagrams.
     pub tos: u8,
+    /// Their TTL (hop limit), 1 to 255; none: the socket's.
+    pub hops: Option<u8>,
 }
 
 /// Control messages with the alignment that they need.
@@ -138,11 +140,16 @@ pub unsafe fn send(fd: impl AsFd, ranges: &[iovec], messages: &[Message]) -> Res
             let bytes = message.segment.to_ne_bytes();
             used = control.put(used, libc::SOL_UDP, libc::UDP_SEGMENT, &bytes);
         }
-        let (level, kind) = match message.to.is_v6() {
-            false => (libc::SOL_IP, libc::IP_TOS),
-            true => (libc::SOL_IPV6, libc::IPV6_TCLASS),
+        let (level, tos, hops) = match message.to.is_v6() {
+            false => (libc::SOL_IP, libc::IP_TOS, libc::IP_TTL),
+            true => (libc::SOL_IPV6, libc::IPV6_TCLASS, libc::IPV6_HOPLIMIT),
         };
-        used = control.put(used, level, kind, &i32::from(message.tos).to_ne_bytes());
+        let words = [(tos, Some(message.tos)), (hops, message.hops)];
+        for (kind, word) in words {
+            if let Some(word) = word {
+                used = control.put(used, level, kind, &i32::from(word).to_ne_bytes());
+            }
+        }
         let list = ranges.get(message.ranges.clone()).unwrap_or(&[]);
         let h = &mut header.msg_hdr;
         h.msg_name = message.to.bytes.as_ptr().cast_mut().cast();
@@ -176,6 +183,8 @@ pub struct Received {
     pub segment: Option<u16>,
     /// The TOS (traffic class) that it came with, if it was asked for.
     pub tos: u8,
+    /// The TTL (hop limit) that it came with, if it was asked for.
+    pub hops: Option<u8>,
     /// It was longer than its space.
     pub is_cut: bool,
 }
@@ -245,6 +254,7 @@ fn decode(header: &mmsghdr, name: &[u8; Address::BYTES], told: &[u8]) -> Option<
         len: header.msg_len as usize,
         segment: None,
         tos: 0,
+        hops: None,
         is_cut: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
     };
     for control in controls(told) {
@@ -256,6 +266,10 @@ fn decode(header: &mmsghdr, name: &[u8; Address::BYTES], told: &[u8]) -> Option<
             (libc::SOL_IP, libc::IP_TOS, [tos, ..]) => message.tos = *tos,
             (libc::SOL_IPV6, libc::IPV6_TCLASS, [a, b, c, d, ..]) => {
                 message.tos = i32::from_ne_bytes([*a, *b, *c, *d]) as u8;
+            }
+            (libc::SOL_IP, libc::IP_TTL, [a, b, c, d, ..])
+            | (libc::SOL_IPV6, libc::IPV6_HOPLIMIT, [a, b, c, d, ..]) => {
+                message.hops = u8::try_from(i32::from_ne_bytes([*a, *b, *c, *d])).ok();
             }
             _ => {}
         }
@@ -275,7 +289,7 @@ mod tests {
         }
     }
 
-    /// A run of datagrams comes in one piece with its size and TOS, over IPv4 and IPv6; a single one as it is; a read with
+    /// A run of datagrams comes in one piece with its size, TOS and TTL, over IPv4 and IPv6; a single one as it is; a read with
     /// nothing to read says so.
     #[test]
     fn runs_come_as_they_were_sent() -> Result<(), Errno> {
@@ -287,33 +301,37 @@ mod tests {
             let (sender, receiver) = (udp::open(any, false)?, udp::open(any, false)?);
             udp::set_merged(&receiver, true)?;
             udp::set_tos_told(&receiver, ip.is_ipv6())?;
+            udp::set_hops_told(&receiver, ip.is_ipv6(), true)?;
+            udp::set_hops(&sender, ip.is_ipv6(), 9)?;
             let local = rustix::net::getsockname(&receiver)?;
             let to = SocketAddr::try_from(local).expect("an IP socket");
             let from = SocketAddr::try_from(rustix::net::getsockname(&sender)?).expect("as well");
             let bytes: Vec<u8> = (0..250).collect();
             let ranges = [range(&bytes[..30]), range(&bytes[30..]), range(b"one")];
             let to = Address::new(to);
-            let message = |ranges, segment, tos| Message {
+            let message = |ranges, segment, tos, hops| Message {
                 to,
                 ranges,
                 segment,
                 tos,
+                hops,
             };
-            let messages = [message(0..2, 100, 0xb8), message(2..3, 0, 2)];
+            let messages = [message(0..2, 100, 0xb8, Some(7)), message(2..3, 0, 2, None)];
             // SAFETY: the ranges are the arrays above.
             assert_eq!(unsafe { send(&sender, &ranges, &messages) }, Ok(2));
             let mut space = vec![0; 4 * 1000];
             let mut got = [None; RECEIVED_MAX];
             assert_eq!(receive(&receiver, &mut space, 1000, &mut got), Ok(2));
-            let told = |len, segment, tos| Received {
+            let told = |len, segment, tos, hops| Received {
                 from,
                 len,
                 segment,
                 tos,
+                hops: Some(hops),
                 is_cut: false,
             };
-            assert_eq!(got[0], Some(told(250, Some(100), 0xb8)));
-            assert_eq!(got[1], Some(told(3, None, 2)));
+            assert_eq!(got[0], Some(told(250, Some(100), 0xb8, 7)));
+            assert_eq!(got[1], Some(told(3, None, 2, 9)));
             assert_eq!((&space[..250], &space[1000..1003]), (&*bytes, &b"one"[..]));
             let nothing = receive(&receiver, &mut space, 1000, &mut got);
             assert_eq!(nothing, Err(Errno::AGAIN));

@@ -4,7 +4,7 @@
 //! With [`set_segment_bytes`] what is sent in one call leaves as datagrams of that many bytes, the last with what is left
 //! (`UDP_SEGMENT`, Linux 4.18). With [`set_merged`] a read may return several datagrams of one size behind each other
 //! (`UDP_GRO`, Linux 5.0). [`messages`] sends and receives many such pieces in one call, each with its address, the size of
-//! its datagrams and its TOS; [`error`] tells what became of what was sent.
+//! its datagrams, its TOS and its TTL; [`error`] tells what became of what was sent.
 
 pub mod error;
 pub mod messages;
@@ -187,6 +187,18 @@ pub fn set_tos_told(socket: impl AsFd, is_v6: bool) -> Result<(), Errno> {
         true => (libc::SOL_IPV6, libc::IPV6_RECVTCLASS),
     };
     sockopt::set_int(socket, level, option, 1)
+}
+
+/// Sets whether the TTL (hop limit) of what is received is told with it, also of what has come already.
+///
+/// # Errors
+/// As setsockopt(2).
+pub fn set_hops_told(socket: impl AsFd, is_v6: bool, told: bool) -> Result<(), Errno> {
+    let (level, option) = match is_v6 {
+        false => (libc::SOL_IP, libc::IP_RECVTTL),
+        true => (libc::SOL_IPV6, libc::IPV6_RECVHOPLIMIT),
+    };
+    sockopt::set_int(socket, level, option, told.into())
 }
 
 /// Sets how many bytes of what is sent make one datagram; 0: all.

@@ -21,11 +21,13 @@
 //! Where a multicast group stands in the place of remote endpoints, the datagrams of a network that come from no target are the
 //! group's target's: a [`Group`] receives what is sent to it.
 //!
+//! What comes for an endpoint that has moved to another host is sent on there, for a while: [`Vtep::set_relays`].
+//!
 //! A burst is of one source in one network: [`VtepRx`] sets [`Heads::from`](windlass_frame::Heads::from) to the place of the
 //! target that sent it, or of the overlay if no target did.
 //!
 //! # Synchronization
-//! A lane is one worker's. [`Tables`] are replaced as a whole; a lane takes the new ones at its next burst.
+//! A lane is one worker's. [`Tables`] and [`Relays`] are replaced as a whole; a lane takes the new ones at its next burst.
 //!
 //! # What can be lost
 //! Datagrams, as UDP loses them; and what was received and not yet forwarded, when the daemon is killed.
@@ -35,6 +37,7 @@
 
 mod group;
 mod outbox;
+mod relay;
 mod rx;
 mod tables;
 mod target;
@@ -58,6 +61,7 @@ use windlass_sys::{Errno, udp};
 use crate::endpoint::Rings;
 use crate::port::{self, RxPort, Sent, Stop, TxCaps, TxPort};
 pub use group::Group;
+pub use relay::{Relay, Relays};
 pub use rx::VtepRx;
 pub use tables::{Network, Tables};
 pub use target::{Target, TargetConf};
@@ -138,8 +142,11 @@ pub struct Vtep {
     headers: AtomicU64,
     /// Datagrams of networks that no overlay has.
     unknown: AtomicU64,
+    /// Datagrams that were sent on to where their destination has moved.
+    relayed: AtomicU64,
     tables: Mutex<Arc<Tables>>,
-    /// Raised with each change of `tables`, behind it.
+    relays: Mutex<Arc<Relays>>,
+    /// Raised with each change of `tables` and `relays`, behind it.
     version: AtomicU64,
     troubles: Mutex<Vec<Trouble>>,
 }
@@ -159,7 +166,9 @@ impl Vtep {
             probe: Lane::sender(conf, 0)?,
             headers: AtomicU64::new(0),
             unknown: AtomicU64::new(0),
+            relayed: AtomicU64::new(0),
             tables: Mutex::default(),
+            relays: Mutex::default(),
             version: AtomicU64::new(1),
             troubles: Mutex::default(),
         }))

@@ -107,6 +107,7 @@ impl Outbox {
                 ranges: at..at + pieces,
                 segment: if run.len() > 1 { first.len } else { 0 },
                 tos: first.tos,
+                hops: None,
             });
             (at, rest) = (at + pieces, later);
         }
@@ -366,7 +367,7 @@ const NOTHING: iovec = iovec {
 };
 
 /// A range that is only read.
-fn range(bytes: &[u8]) -> iovec {
+pub(super) fn range(bytes: &[u8]) -> iovec {
     iovec {
         iov_base: bytes.as_ptr().cast_mut().cast(),
         iov_len: bytes.len(),

@@ -5,6 +5,7 @@
 //!   recvmmsg, UDP_GRO: up to four messages, each a train of datagrams of one sender
 //!   header, network                  else counted by the endpoint: it is no overlay's
 //!   source                           else a frame that is dropped as vxlan-source
+//!   destination                      has it moved to another host, the datagram is sent on (`relay`)
 //!   inner segments merged, what a kernel has left to be done claimed
 //!   congestion that the tunnel met   or dropped as ecn
 //! ```
@@ -26,7 +27,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 
-use windlass_frame::{BURST, Claim, HEADROOM, Heads, RxId, SNAP, Verdict};
+use windlass_frame::{BURST, Claim, HEADROOM, Heads, RxId, SNAP, Tick, Verdict};
 use windlass_overlay::merge::{Train, half_done};
 use windlass_overlay::{Vni, ecn, header};
 use windlass_shm::{Foreign, Section, Tails};
@@ -35,8 +36,8 @@ use windlass_sys::Errno;
 use windlass_sys::udp::messages::{RECEIVED_MAX, Received, receive};
 use windlass_wire::{Kind, Layers, parse};
 
-use super::Vtep;
 use super::tables::{Network, Tables};
+use super::{Relays, Vtep};
 use crate::port::{Armed, Limit, Loan, More, RxPort};
 
 /// Bytes that one message may have.
@@ -51,6 +52,7 @@ pub struct VtepRx {
     vtep: Arc<Vtep>,
     socket: Arc<OwnedFd>,
     tables: Arc<Tables>,
+    relays: Arc<Relays>,
     version: u64,
     space: Box<[u8]>,
     received: [Option<Received>; RECEIVED_MAX],
@@ -85,6 +87,7 @@ impl VtepRx {
             vtep,
             socket,
             tables: Arc::default(),
+            relays: Arc::default(),
             version: 0,
             space: vec![0; EACH.saturating_mul(RECEIVED_MAX)].into_boxed_slice(),
             received: [None; RECEIVED_MAX],
@@ -94,13 +97,15 @@ impl VtepRx {
         }
     }
 
-    /// Takes new tables, if there are some.
+    /// Takes new tables and relays, if there are some.
     #[inline]
     fn refresh(&mut self) {
         let version = self.vtep.version.load(Ordering::Acquire);
         if version != self.version {
             let tables = self.vtep.tables.lock();
             self.tables = tables.unwrap_or_else(PoisonError::into_inner).clone();
+            let relays = self.vtep.relays.lock();
+            self.relays = relays.unwrap_or_else(PoisonError::into_inner).clone();
             self.version = version;
         }
     }
@@ -139,7 +144,7 @@ impl VtepRx {
             Self::count(&self.vtep.headers);
             return true;
         }
-        let mut offset = self.offset;
+        let (mut offset, now) = (self.offset, heads.now);
         let mut burst = Burst {
             section,
             heads,
@@ -154,7 +159,8 @@ impl VtepRx {
                 break true;
             }
             let (datagram, inner_size) = split(rest, message.segment);
-            let Some((origin, frame)) = self.receive(datagram, message.from.ip(), last) else {
+            let part = (datagram, inner_size);
+            let Some((origin, frame)) = self.receive(part, &message, last, now) else {
                 offset = offset.saturating_add(datagram.len());
                 continue;
             };
@@ -186,23 +192,30 @@ impl VtepRx {
         is_used_up
     }
 
-    /// Where a datagram comes from, and its frame. `None` if it is not VXLAN or of a network that no overlay has, which is counted.
+    /// Where a datagram of a message comes from, and its frame. `None` if it is not VXLAN, of a network that no overlay has, or sent on,
+    /// which is counted.
     #[inline]
     fn receive<'a>(
         &self,
-        datagram: &'a [u8],
-        from: IpAddr,
+        (datagram, inner_size): (&'a [u8], Option<u16>),
+        message: &Received,
         last: Option<Origin>,
+        now: Tick,
     ) -> Option<(Origin, &'a [u8])> {
         let Some((vni, frame)) = read(datagram) else {
             Self::count(&self.vtep.headers);
             return None;
         };
         let known = last.filter(|last| last.vni == vni);
-        let Some(origin) = known.or_else(|| self.origin(vni, from)) else {
+        let Some(origin) = known.or_else(|| self.origin(vni, message.from.ip())) else {
             Self::count(&self.vtep.unknown);
             return None;
         };
+        let may_move = !self.relays.is_empty() && !origin.is_refused && inner_size.is_none();
+        let (vtep, relays) = (&self.vtep, &self.relays);
+        if may_move && vtep.relay(relays, datagram, (vni, frame), message, now) {
+            return None;
+        }
         Some((origin, frame))
     }
 

@@ -1,7 +1,7 @@
 //! A tunnel endpoint that is its own target, over loopback: used by tests and by the fuzz target `vxlan`.
 
 use std::cell::RefCell;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 
 use windlass_attach::port::{Lane, Limit, More, RxPort, TxCaps, TxPort};
@@ -39,8 +39,8 @@ pub struct Loop {
     pub target: Target,
     rx: Box<dyn RxPort>,
     pub vtep: Arc<Vtep>,
-    local: SocketAddr,
-    /// When bursts are sent.
+    pub local: SocketAddr,
+    /// When bursts are sent and received.
     pub now: Tick,
     worker: Worker,
     stores: [SegStore; 2],
@@ -48,7 +48,13 @@ pub struct Loop {
 
 impl Loop {
     pub fn start() -> Loop {
-        let free = UdpSocket::bind("127.0.0.1:0").expect("a port");
+        Loop::at(1)
+    }
+
+    /// At 127.0.0.`last`; hosts 1 to 4 are targets of its network.
+    pub fn at(last: u8) -> Loop {
+        let host = |last| Ipv4Addr::new(127, 0, 0, last);
+        let free = UdpSocket::bind((host(last), 0)).expect("a port");
         let local = free.local_addr().expect("an address");
         drop(free);
         let conf = VtepConf {
@@ -64,7 +70,8 @@ impl Loop {
             mtu: MTU,
             strangers: None,
         };
-        vtep.set_tables(Tables::new([(vni, network)], [((vni, local.ip()), PLACE)]));
+        let sources = (1..=4).map(|last| ((vni, host(last).into()), PLACE));
+        vtep.set_tables(Tables::new([(vni, network)], sources));
         let target = Target::new(vtep.clone(), TargetConf { to: local, vni });
         Loop {
             target,
@@ -125,7 +132,7 @@ impl Loop {
         loop {
             let section = self.worker.section();
             let mut heads = Heads::boxed();
-            heads.clear(RxId(0), Tick(1));
+            heads.clear(RxId(0), self.now);
             let mut tails = Tails::bind(&mut self.stores[1], &section);
             let (loan, more) = self
                 .rx
