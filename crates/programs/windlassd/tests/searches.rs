@@ -11,7 +11,7 @@ mod daemon;
 mod lab;
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -287,4 +287,86 @@ fn a_target_too_many_hinders_no_other() {
     plugin.say(&json!({"op": "withdraw", "overlay": "a", "entries": gone}));
     until("they are there", || reason().is_empty());
     assert_eq!(pushed(&daemon, "a").len(), TARGETS - 10);
+}
+
+/// Says that an address is behind a socket.
+fn behind(plugin: &Plugin, number: usize, target: SocketAddr) {
+    let target = json!({"ip": target.ip(), "port": target.port()});
+    let entry = json!({"vni": 23, "mac": mac(number), "target": target, "host": "h", "gen": 1});
+    plugin.say(&json!({"op": "push", "overlay": "a", "entries": [entry]}));
+}
+
+/// A remote host's socket at an address of its own, which is another one than the overlay's.
+fn host(overlay: &Value, number: u8) -> UdpSocket {
+    let listen = &overlay["properties"]["vxlan/listen-ip"];
+    let listen: Ipv4Addr = listen.as_str().unwrap().parse().unwrap();
+    let [net, high, low, _] = listen.octets();
+    let socket = UdpSocket::bind((Ipv4Addr::new(net, high, low, 200 + number), 0)).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    socket
+}
+
+/// What still comes for a VNIC that was deleted goes on to the host that has its address now; not before, and not when it is here again.
+#[test]
+fn what_comes_for_a_vnic_that_left_is_relayed() {
+    let directory = tempfile::tempdir().unwrap();
+    let lab = Lab::default();
+    let daemon = start(directory.path(), &lab);
+    let plugin = Plugin::start(directory.path(), |_| Vec::new());
+    let wanted = plugin.overlay("a", json!({"vnetid": 23}));
+    daemon.must("POST", "/v1/overlays", Some(wanted.clone()));
+    let (sender, next) = (host(&wanted, 0), host(&wanted, 1));
+    behind(&plugin, 8, sender.local_addr().unwrap());
+    let vnic = json!({"name": "v0", "bridge": "a", "mac": mac(7)});
+    daemon.must("POST", "/v1/vnics", Some(vnic.clone()));
+    behind(&plugin, 7, next.local_addr().unwrap());
+    behind(&plugin, 9, sender.local_addr().unwrap());
+    until("told", || pushed(&daemon, "a").len() == 2);
+
+    let mut datagram = vec![8, 0, 0, 0, 0, 0, 23, 0];
+    datagram.extend(bridge::frame(7, 8));
+    let listen = wanted["properties"]["vxlan/listen-ip"].as_str().unwrap();
+    let send = || sender.send_to(&datagram, (listen, 4789)).unwrap();
+    let shown = || daemon.must("GET", "/v1/overlays/a", None);
+    let received = || shown()["counters"]["rx_frames"].as_u64().unwrap();
+    send();
+    until("it is for this host", || received() == 1);
+    daemon.must("DELETE", "/v1/vnics/v0", None);
+    until("it is elsewhere", || pushed(&daemon, "a").len() == 3);
+    until("it is relayed", || {
+        send();
+        let mut bytes = [0; 100];
+        let came = next.recv_from(&mut bytes);
+        came.is_ok_and(|(len, from)| bytes[..len] == datagram && from.ip().to_string() == listen)
+    });
+    assert_ne!(shown()["details"]["relayed-datagrams"], "0");
+    daemon.must("POST", "/v1/vnics", Some(vnic));
+    let before = received();
+    until("it is for this host again", || {
+        send();
+        received() > before
+    });
+}
+
+/// The former host of an endpoint that is here now stays a target for a while, although nothing is behind it any more.
+#[test]
+fn a_former_host_stays_for_a_while() {
+    let directory = tempfile::tempdir().unwrap();
+    let lab = Lab::default();
+    let daemon = start(directory.path(), &lab);
+    let plugin = Plugin::start(directory.path(), |_| Vec::new());
+    let wanted = plugin.overlay("a", json!({"vnetid": 23}));
+    daemon.must("POST", "/v1/overlays", Some(wanted.clone()));
+    let [former, other] = [0, 1].map(|number| host(&wanted, number).local_addr().unwrap());
+    behind(&plugin, 7, former);
+    behind(&plugin, 8, other);
+    until("told", || pushed(&daemon, "a").len() == 2);
+    let vnic = json!({"name": "v0", "bridge": "a", "mac": mac(7)});
+    daemon.must("POST", "/v1/vnics", Some(vnic));
+    let gone = |number| json!({"vni": 23, "mac": mac(number), "host": "h", "gen": 1});
+    let gone = json!({"op": "withdraw", "overlay": "a", "entries": [gone(7), gone(8)]});
+    plugin.say(&gone);
+    let shown = || daemon.must("GET", "/v1/overlays/a", None);
+    until("nothing is behind them", || shown()["addresses"] == 0);
+    assert_eq!(shown()["targets"], 1);
 }

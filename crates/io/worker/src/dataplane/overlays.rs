@@ -116,6 +116,8 @@ pub struct VtepState {
     pub headers: u64,
     /// Datagrams of networks that no overlay has.
     pub strangers: u64,
+    /// Datagrams for endpoints that have moved, which were sent on.
+    pub relayed: u64,
 }
 
 /// An overlay, as the control thread knows it.

@@ -193,6 +193,7 @@ impl Overlays {
             troubles,
             headers,
             strangers,
+            relayed: vtep.relayed(),
         }
     }
 }

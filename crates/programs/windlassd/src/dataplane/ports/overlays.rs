@@ -31,11 +31,14 @@ use windlass_dhcp::Network;
 use windlass_overlay::Vni;
 use windlass_sys::netns::{NetnsRef, within};
 use windlass_worker::DataPlaneError;
+use windlass_worker::dataplane::now;
 use windlass_worker::dataplane::overlays::{OverlayTuning, SourceCheck, TargetTuning, Unknown};
 
+mod moves;
 mod questions;
 mod search;
 
+use moves::Moves;
 use questions::{Life, Questions};
 use search::{Announced, Lost, lookup_kind};
 pub(super) use search::{Searches, allowed_ips};
@@ -112,6 +115,7 @@ pub(super) struct Overlay {
     announced: BTreeMap<(u32, MacAddr), Announced>,
     /// Those of them that it refused.
     lost: Lost,
+    moves: Moves,
     targets: BTreeMap<TargetKey, Target>,
     /// Those of them that nobody may use any more.
     idle: BTreeSet<TargetKey>,
@@ -141,6 +145,7 @@ impl Overlay {
             hosts: BTreeMap::new(),
             announced: BTreeMap::new(),
             lost: Lost::new(),
+            moves: Moves::default(),
             settings,
             vtep: None,
             missing: None,
@@ -407,6 +412,7 @@ impl Ports {
     /// again.
     pub(super) fn run_overlays(&mut self) {
         self.run_lives();
+        self.run_moves();
         if Instant::now() < self.overlays_at + LOOK {
             return;
         }
@@ -657,45 +663,6 @@ impl Ports {
         }
     }
 
-    /// Removes targets that nobody uses any more; within an edit, at its end.
-    pub(super) fn remove_idle(&mut self, name: &Name) -> Result<(), BackendError> {
-        if self.edit.is_open {
-            self.edit.overlays.insert(name.clone());
-            return Ok(());
-        }
-        let statics = self.static_targets(name);
-        let Some(state) = self.overlay_mut(name) else {
-            return Ok(());
-        };
-        let mut places = Vec::new();
-        for key in std::mem::take(&mut state.idle) {
-            let is_asked = state.questions.leads_to(&key);
-            let used = |target: &Target| target.floods || target.pushed > 0 || is_asked;
-            if statics.contains(&key) || state.targets.get(&key).is_none_or(used) {
-                continue;
-            }
-            places.extend(state.targets.remove(&key).map(|target| target.place));
-        }
-        if places.is_empty() {
-            return Ok(());
-        }
-        self.plane.remove_targets(&places).map_err(failed)
-    }
-
-    /// Targets of an overlay that entries made by hand name.
-    fn static_targets(&self, name: &Name) -> BTreeSet<TargetKey> {
-        let Some(member) = self.members.get(name) else {
-            return BTreeSet::new();
-        };
-        let (Some(state), Some(bridge)) = (&member.overlay, self.bridges.get(&member.bridge))
-        else {
-            return BTreeSet::new();
-        };
-        let own = bridge.statics.iter().filter(|entry| entry.member == *name);
-        let targets = own.filter_map(|entry| Some((state.vni_of(entry.vlan)?, entry.target?)));
-        targets.collect()
-    }
-
     /// After an edit: an entry made by hand may have uncovered what the search told, or have left a target without use; a bridge may
     /// have another table, or filter VLANs now.
     pub(super) fn end_overlays(&mut self, mut changed: BTreeSet<Name>, bridges: &BTreeSet<u16>) {
@@ -852,9 +819,9 @@ impl Ports {
         let reason = reason.or_else(|| overlay.trouble.clone());
         let reason = reason.or_else(|| overlay.lost());
         let reason = reason.or_else(|| endpoint.as_ref()?.troubles.first().cloned());
-        // Datagrams that are nobody's: they are counted where they arrive.
-        let refused = endpoint.map_or([0; 2], |endpoint| [endpoint.headers, endpoint.strangers]);
-        let [malformed, unknown] = refused.map(|datagrams| datagrams.to_string());
+        // Datagrams that reach no bridge: they are counted where they arrive.
+        let counted = endpoint.map_or([0; 3], |at| [at.headers, at.strangers, at.relayed]);
+        let [malformed, unknown, relayed] = counted.map(|datagrams| datagrams.to_string());
         let served = self.served(&member.bridge, name).into_iter().flatten();
         let listen = overlay.settings.listen.map(|listen| listen.to_string());
         let networks = overlay.networks.iter().map(|(vlan, vni)| match vlan {
@@ -874,6 +841,7 @@ impl Ports {
                 ("networks", networks),
                 ("malformed-datagrams", malformed),
                 ("unknown-vni-datagrams", unknown),
+                ("relayed-datagrams", relayed),
             ]
             .into_iter()
             .chain(served)
@@ -971,6 +939,9 @@ impl Overlay {
         let Some(pushed) = self.pushed.remove(&key) else {
             return Vec::new();
         };
+        if self.is_live((pushed.target.0, key.1)) {
+            self.moves.keep(pushed.target, now());
+        }
         if let Some(target) = self.targets.get_mut(&pushed.target) {
             target.pushed -= 1;
             if target.pushed == 0 {

@@ -21,6 +21,7 @@ use windlass_api::{
 use windlass_lookup::protocol::{self, EndpointState, HostState, IPS_MAX};
 use windlass_lookup::table::Changes;
 use windlass_sys::eventfd;
+use windlass_worker::dataplane::now;
 
 use super::{Behind, Overlay};
 use crate::backend::BackendError;
@@ -96,6 +97,13 @@ impl Searches {
 pub(super) struct Announced {
     ips: Vec<IpAddr>,
     state: EndpointState,
+}
+
+impl Announced {
+    /// Whether frames for it are for this host.
+    pub(super) fn is_live(&self) -> bool {
+        self.state == EndpointState::Active
+    }
 }
 
 /// What the registry says of an endpoint that was announced: which host has it.
@@ -292,12 +300,18 @@ impl Ports {
             Told::Degraded(why) => state.trouble = Some(why),
             Told::Restored => state.trouble = None,
             Told::Owned { vni, mac, .. } => {
-                state.lost.remove(&(vni, MacAddr(mac.0)));
+                let endpoint = (vni, MacAddr(mac.0));
+                if state.lost.remove(&endpoint).is_some() && state.is_live(endpoint) {
+                    state.moves.come(endpoint);
+                }
             }
             Told::Refused { vni, mac, by } => {
                 let mac = MacAddr(mac.0);
                 tracing::warn!("{name}: {mac} in VNI {vni} is an endpoint of host {by}");
-                state.lost.insert((vni, mac), by);
+                let is_new = state.lost.insert((vni, mac), by).is_none();
+                if is_new && state.is_live((vni, mac)) {
+                    state.moves.leave((vni, mac), now());
+                }
             }
             Told::Host {
                 host,
@@ -450,6 +464,7 @@ impl Ports {
                 lookups.retire(&name, *vni, windlass_wire::MacAddr(mac.0));
             }
             if let Some(state) = self.overlay_mut(&name) {
+                state.note_moves(&wanted);
                 state.lost.retain(|key, _| wanted.contains_key(key));
                 state.announced = wanted;
             }
