@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use windlass_attach::port::{Lane, Limit, More, RxPort, TxCaps, TxPort};
 use windlass_attach::soft;
@@ -124,6 +125,18 @@ impl Loop {
         windlass_sys::udp::set_segment_bytes(&socket, segment).expect("segments");
         socket.send_to(bytes, self.local).expect("sent");
         self.receive();
+    }
+
+    /// What comes until it is `len` finished frames, or ten seconds are over: a busy kernel is late. And how many frames it was before.
+    pub fn receive_all(&mut self, len: usize) -> (Vec<Vec<u8>>, usize) {
+        let (mut finished, mut frames) = (Vec::new(), 0);
+        let begun = Instant::now();
+        while finished.len() < len && begun.elapsed() < Duration::from_secs(10) {
+            let (came, before) = self.receive();
+            finished.extend(came);
+            frames += before;
+        }
+        (finished, frames)
     }
 
     /// All that has come, finished; and how many frames it was before.
