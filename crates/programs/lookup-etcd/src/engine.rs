@@ -126,7 +126,6 @@ pub struct Engine {
     keys: Keys,
     random: u64,
     now: u64,
-    is_up: bool,
     is_registered: bool,
     why_down: String,
     pub(crate) cluster: u64,
@@ -162,6 +161,10 @@ pub struct Engine {
     pub changes: u64,
 }
 
+fn refusal(why: &str) -> String {
+    format!("etcd refuses what this host writes: {why}")
+}
+
 impl Sync {
     fn new(revision: i64) -> Self {
         Self {
@@ -189,7 +192,6 @@ impl Engine {
             random: conf.seed,
             conf,
             now: 0,
-            is_up: false,
             is_registered: false,
             why_down: "not connected yet".to_owned(),
             cluster: 0,
@@ -492,7 +494,6 @@ impl Engine {
     }
 
     fn up(&mut self) {
-        self.is_up = true;
         let id = self.id(Pending::Register);
         let (key, seen) = (self.keys.host(&self.conf.host), self.host_seen());
         let mut txn = Txn {
@@ -522,7 +523,6 @@ impl Engine {
     }
 
     fn down(&mut self, why: String) {
-        self.is_up = false;
         self.is_registered = false;
         self.why_down = why;
         self.is_alive = false;
@@ -552,6 +552,7 @@ impl Engine {
                 // The lease may have lapsed before it was used. A new one is asked for when this one would be renewed.
                 self.end_lease();
                 self.keep_alive_at = Some(self.now + KEEP_ALIVE_MS);
+                self.refuse_unwritten(&refusal(&why));
                 self.denied = Some(why);
             }
             (Pending::Block(key), outcome) => self.block_answered(key, revision, outcome),

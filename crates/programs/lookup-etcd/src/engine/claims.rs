@@ -24,11 +24,14 @@ const TAKEN_MS: u64 = 60_000;
 const TRIES_MAX: u32 = 64;
 /// Bits of an address within its block: /26, and /122 of IPv6.
 const BLOCK_BITS: u32 = 6;
+/// How old the list of blocks may be by which none is left.
+const BLOCKS_MS: u64 = 60_000;
 /// Each address of this host is compared with the registry so often, and a block that was not used for so long is given up.
 const COMPARE_MS: u64 = 600_000;
 
 /// A block: its pool and its first address.
 pub(super) type BlockKey = (String, IpAddr);
+type Blocks = BTreeMap<BlockKey, Block>;
 
 #[derive(Debug, Clone)]
 struct Block {
@@ -49,6 +52,19 @@ struct Claiming {
     until: Option<u64>,
 }
 
+impl Claiming {
+    /// Whether one owner has claimed both, to have what is given.
+    fn is_of_owner_of(&self, other: &Self) -> bool {
+        let of = |of: &Self| (of.claim.vni, of.claim.dry_run);
+        of(self) == of(other) && self.claim.owner == other.claim.owner
+    }
+
+    fn wants_as(&self, other: &Self) -> bool {
+        let (a, b) = (&self.claim, &other.claim);
+        (a.mac, &a.pool, &a.sets, &a.ips) == (b.mac, &b.pool, &b.sets, &b.ips)
+    }
+}
+
 /// All claims, and what is known for them.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
@@ -56,7 +72,9 @@ pub(super) struct Claims {
     /// By the endpoint, which is not announced.
     open: BTreeMap<(u32, MacAddr), Claiming>,
     /// Blocks of all pools; `None`: not listed in this connection.
-    blocks: Option<BTreeMap<BlockKey, Block>>,
+    blocks: Option<Blocks>,
+    /// When they were listed.
+    blocks_at: u64,
     is_listing: bool,
     /// Pools in which a block is being claimed.
     claiming: BTreeSet<String>,
@@ -71,6 +89,8 @@ enum Pick {
     Address(IpAddr),
     /// A block is to be claimed first.
     Block(IpAddr),
+    /// Blocks are to be listed first.
+    List,
     None,
 }
 
@@ -112,37 +132,36 @@ impl Engine {
         if !self.of_vni.contains_key(&of.claim.vni) {
             return self.refuse(&of, "the overlay has no such network");
         }
-        if !self.is_registered {
-            let why = format!("etcd cannot be reached: {}", self.why_down);
+        if let Some(why) = self.cannot_write() {
             return self.refuse(&of, &why);
         }
-        if let Some(why) = self.denied.clone().filter(|_| !self.is_alive) {
-            return self.refuse(&of, &why);
+        if of.claim.dry_run || !self.joins_earlier(&of) {
+            self.serve(of);
         }
-        let is_same = |other: &Claiming| {
-            let (a, b) = (&other.claim, &of.claim);
-            (a.vni, &a.owner) == (b.vni, &b.owner)
-        };
-        let mut others = self.claims.open.iter_mut();
-        let other = others.find(|(_, other)| !of.claim.dry_run && is_same(other));
-        if let Some((key, other)) = other {
-            let wants = |of: &Claiming| {
-                let claim = &of.claim;
-                (
-                    claim.mac,
-                    claim.pool.clone(),
-                    claim.sets.clone(),
-                    claim.ips.clone(),
-                )
-            };
-            let key = *key;
-            if wants(other) == wants(&of) {
-                other.ids.push(id);
-                return self.tell_given(key);
+    }
+
+    /// Whether a claim waits with an earlier one of its owner that wants the same. One that wants something else ends.
+    fn joins_earlier(&mut self, of: &Claiming) -> bool {
+        let waiting = &mut self.claims.waiting;
+        if let Some(at) = waiting.iter().position(|other| other.is_of_owner_of(of)) {
+            if waiting[at].wants_as(of) {
+                waiting[at].ids.extend(&of.ids);
+                return true;
             }
-            self.retire(now, key.0, key.1);
+            let other = waiting.remove(at);
+            self.refuse(&other, "its owner claimed again");
         }
-        self.serve(of);
+        let mut open = self.claims.open.iter_mut();
+        if let Some((key, other)) = open.find(|(_, other)| other.is_of_owner_of(of)) {
+            let key = *key;
+            if other.wants_as(of) {
+                other.ids.extend(&of.ids);
+                self.tell_given(key);
+                return true;
+            }
+            self.retire(self.now, key.0, key.1);
+        }
+        false
     }
 
     /// Addresses that were claimed are not needed.
@@ -271,13 +290,18 @@ impl Engine {
         }
         let mut taken = self.taken(claim.vni);
         for set in sets {
-            match self.pick(&claim.pool, set, &taken) {
+            match self.pick(&claim, set, &taken) {
                 Pick::Address(ip) => {
                     taken.insert(ip);
                     ips.push(ip);
                 }
                 Pick::Block(first) => {
                     self.claim_block(&claim.pool, first);
+                    self.claims.waiting.push(of.clone());
+                    return None;
+                }
+                Pick::List => {
+                    self.list_blocks();
                     self.claims.waiting.push(of.clone());
                     return None;
                 }
@@ -309,12 +333,27 @@ impl Engine {
     }
 
     /// An address of a set: in a block of this host, or in a block that it can have, or anywhere.
-    fn pick(&mut self, pool: &str, set: &[(IpAddr, IpAddr)], taken: &BTreeSet<IpAddr>) -> Pick {
-        let blocks = self.claims.blocks.clone().unwrap_or_default();
+    fn pick(&mut self, claim: &Claim, set: &[(IpAddr, IpAddr)], taken: &BTreeSet<IpAddr>) -> Pick {
+        let mut blocks = self.claims.blocks.take().unwrap_or_default();
+        let picked = self
+            .pick_in_own(&mut blocks, claim, set, taken)
+            .or_else(|| self.pick_block(&blocks, claim, set))
+            .or_else(|| self.pick_anywhere(set, taken));
+        self.claims.blocks = Some(blocks);
+        picked.unwrap_or(Pick::None)
+    }
+
+    fn pick_in_own(
+        &mut self,
+        blocks: &mut Blocks,
+        claim: &Claim,
+        set: &[(IpAddr, IpAddr)],
+        taken: &BTreeSet<IpAddr>,
+    ) -> Option<Pick> {
         let mine = blocks
-            .iter()
-            .filter(|(key, block)| key.0 == pool && block.is_mine);
-        for (key, _) in mine {
+            .iter_mut()
+            .filter(|(key, block)| block.is_mine && key.0 == claim.pool);
+        for (key, block) in mine {
             let end = number(key.1) | ((1 << BLOCK_BITS) - 1);
             for (first, last) in set
                 .iter()
@@ -323,30 +362,50 @@ impl Engine {
                 let (from, to) = (number(*first).max(number(key.1)), number(*last).min(end));
                 let free = |n: &u128| !taken.contains(&address(*n, *first));
                 if let Some(found) = self.scan(from, to, 1 << BLOCK_BITS, free) {
-                    let now = self.now;
-                    let blocks = self.claims.blocks.iter_mut().flatten();
-                    blocks
-                        .filter(|(other, _)| *other == key)
-                        .for_each(|(_, block)| block.used_at = now);
-                    return Pick::Address(address(found, *first));
+                    if !claim.dry_run {
+                        block.used_at = self.now;
+                    }
+                    return Some(Pick::Address(address(found, *first)));
                 }
             }
+        }
+        None
+    }
+
+    /// A block that nobody has. A dry run takes none.
+    fn pick_block(
+        &mut self,
+        blocks: &Blocks,
+        claim: &Claim,
+        set: &[(IpAddr, IpAddr)],
+    ) -> Option<Pick> {
+        if claim.dry_run {
+            return None;
         }
         for (first, last) in set {
             let first_of = |n: u128| address(n << BLOCK_BITS, *first);
             let (from, to) = (number(*first) >> BLOCK_BITS, number(*last) >> BLOCK_BITS);
-            let free = |n: &u128| !blocks.contains_key(&(pool.to_owned(), first_of(*n)));
+            let free = |n: &u128| !blocks.contains_key(&(claim.pool.clone(), first_of(*n)));
             if let Some(found) = self.scan(from, to, blocks.len() + 1, free) {
-                return Pick::Block(first_of(found));
+                return Some(Pick::Block(first_of(found)));
             }
         }
+        // Other hosts may have given some up.
+        (self.claims.blocks_at + BLOCKS_MS <= self.now).then_some(Pick::List)
+    }
+
+    fn pick_anywhere(
+        &mut self,
+        set: &[(IpAddr, IpAddr)],
+        taken: &BTreeSet<IpAddr>,
+    ) -> Option<Pick> {
         for (first, last) in set {
             let free = |n: &u128| !taken.contains(&address(*n, *first));
             if let Some(found) = self.scan(number(*first), number(*last), taken.len() + 1, free) {
-                return Pick::Address(address(found, *first));
+                return Some(Pick::Address(address(found, *first)));
             }
         }
-        Pick::None
+        None
     }
 
     /// The first of these numbers that is free, from a random one on; `most` of them are looked at.
@@ -401,8 +460,9 @@ impl Engine {
                 None => (0, Some(Vec::new())),
             },
             Outcome::Denied(why) => {
-                self.denied = Some(why.clone());
-                return self.refuse_waiting(&format!("etcd refuses what this host writes: {why}"));
+                self.refuse_waiting(&refusal(&why));
+                self.denied = Some(why);
+                return;
             }
         };
         let host = value.map(|value| schema::block(&value).map(|record| record.host));
@@ -434,6 +494,7 @@ impl Engine {
             (block_of(first) == first).then(|| ((pool.to_owned(), first), block))
         });
         self.claims.blocks = Some(blocks.collect());
+        self.claims.blocks_at = self.now;
         self.serve_waiting();
     }
 
@@ -499,7 +560,7 @@ impl Engine {
                 let of = of.clone();
                 self.claims.open.remove(key);
                 self.owns.remove(key);
-                self.refuse(&of, &format!("etcd refuses what this host writes: {why}"));
+                self.refuse(&of, &refusal(why));
             }
         }
     }
@@ -507,14 +568,19 @@ impl Engine {
     /// There is no connection any more.
     pub(super) fn claims_down(&mut self) {
         let why = format!("etcd cannot be reached: {}", self.why_down);
-        self.refuse_waiting(&why);
+        self.refuse_unwritten(&why);
         self.claims.blocks = None;
         self.claims.is_listing = false;
         self.claims.claiming.clear();
+    }
+
+    /// Nothing is written for a while: claims that wait for it are refused.
+    pub(super) fn refuse_unwritten(&mut self, why: &str) {
+        self.refuse_waiting(why);
         let open = self.claims.open.iter().filter(|(_, of)| of.until.is_none());
         for key in open.map(|(key, _)| *key).collect::<Vec<_>>() {
             if let Some(of) = self.claims.open.remove(&key) {
-                self.refuse(&of, &why);
+                self.refuse(&of, why);
             }
             // It may have been written.
             self.retire(self.now, key.0, key.1);

@@ -210,6 +210,7 @@ impl Engine {
                 // It is written again with the next renewal, unless the lease is gone with it.
                 self.has_sign = false;
                 self.is_alive = false;
+                self.keep_alive_at = Some(self.now);
             }
             // Another host of this name is gone, and has left its own address.
             if !self.has_twin && self.is_registered && !self.host_is_current() {
@@ -506,16 +507,30 @@ impl Engine {
         }
     }
 
+    /// Why nothing of this host can be written now.
+    pub(super) fn cannot_write(&self) -> Option<String> {
+        if !self.is_registered {
+            return Some(format!("etcd cannot be reached: {}", self.why_down));
+        }
+        if self.is_alive {
+            return None;
+        }
+        Some(self.denied.as_ref().map_or_else(
+            || "this host has not said in etcd yet that it is alive".to_owned(),
+            |why| refusal(why),
+        ))
+    }
+
     /// What is wrong, in a sentence.
     fn wrong(&self) -> Option<String> {
         let any = |what: fn(&Sync) -> bool| self.scopes.values().any(what);
         if any(|sync| sync.is_doubted) {
             let text = "the registry is younger than what is known here: what it lacks is kept until \"overlay resync --accept\"";
             Some(text.to_owned())
-        } else if !self.is_up || !self.is_registered {
-            Some(format!("etcd cannot be reached: {}", self.why_down))
+        } else if let Some(why) = self.cannot_write() {
+            Some(why)
         } else if let Some(why) = &self.denied {
-            Some(format!("etcd refuses what this host writes: {why}"))
+            Some(refusal(why))
         } else if self.has_twin {
             let host = &self.conf.host;
             Some(format!(

@@ -40,6 +40,8 @@ pub struct Host {
     boots: u64,
     /// The VNIs of claims that were not answered.
     claims: BTreeMap<u64, u32>,
+    /// What each claim was answered.
+    pub answered: BTreeMap<u64, Result<(MacAddr, Vec<IpAddr>), String>>,
     given: Vec<(Key, Vec<IpAddr>)>,
     /// Guests whose addresses were claimed.
     pub claimed: BTreeSet<Key>,
@@ -58,6 +60,21 @@ fn engine(name: &str, boots: u64) -> Engine {
         },
         seed: boots << 8 | u64::from(last),
     })
+}
+
+/// A claim of an address in a pool of six.
+pub fn wish(id: u64, vni: u32, owner: u64) -> Claim {
+    Claim {
+        id,
+        overlay: OVERLAY.to_owned(),
+        vni,
+        owner: format!("o{owner}"),
+        mac: None,
+        pool: "p0".to_owned(),
+        sets: vec![vec![crate::POOL.into_inner()]],
+        ips: Vec::new(),
+        dry_run: false,
+    }
 }
 
 impl Host {
@@ -79,6 +96,7 @@ impl Host {
             disk: None,
             boots: 0,
             claims: BTreeMap::new(),
+            answered: BTreeMap::new(),
             given: Vec::new(),
             claimed: BTreeSet::new(),
             ever_claimed: BTreeSet::new(),
@@ -124,19 +142,13 @@ impl Host {
 
     /// Claims an address in a pool of six for one of three owners.
     pub fn claim(&mut self, now: u64, vni: u32, owner: u64) {
-        let id = now;
-        self.claims.insert(id, vni);
-        let claim = Claim {
-            id,
-            overlay: OVERLAY.to_owned(),
-            vni,
-            owner: format!("o{owner}"),
-            mac: None,
-            pool: "p0".to_owned(),
-            sets: vec![vec![crate::POOL.into_inner()]],
-            ips: Vec::new(),
-            dry_run: false,
-        };
+        self.claim_as(now, wish(now, vni, owner));
+    }
+
+    pub fn claim_as(&mut self, now: u64, claim: Claim) {
+        if !claim.dry_run {
+            self.claims.insert(claim.id, claim.vni);
+        }
         self.engine.claim(now, claim);
     }
 
@@ -339,7 +351,10 @@ impl Host {
             FromPlugin::Refused { vni, mac, by, .. } => {
                 self.own.insert((vni, mac), Err(by));
             }
-            FromPlugin::Claimed { id, mac, ips, .. } => {
+            FromPlugin::Claimed { id, mac, ips, text } => {
+                let given = mac.map(|mac| (mac, ips.clone()));
+                let given = given.ok_or(text.unwrap_or_default());
+                self.answered.insert(id, given);
                 let claim = self.claims.remove(&id);
                 self.given
                     .extend(claim.zip(mac).map(|(vni, mac)| ((vni, mac), ips)));

@@ -4,6 +4,7 @@
 //! from an older copy on disk; leases lapse; the past is compacted, and, in runs of its own, lost. A failure names its seed:
 //! `WINDLASS_SEED=N cargo test -p windlass-lookup-etcd --test simulation` plays it alone. `WINDLASS_SEEDS=M` sets their number.
 
+mod claims;
 mod host;
 mod model;
 mod random;
