@@ -9,7 +9,7 @@ use clap::{Parser, Subcommand};
 use windlass_bench::compare::peers::Plug;
 use windlass_bench::compare::{
     capacity, capture, cni, firewall, framed, gap, idle, neighbour, overlay, overload, peers, rate,
-    segments, sockets, stop, tap, tunnel, uplink, vhost, workers,
+    registry, segments, sockets, stop, tap, tunnel, uplink, vhost, workers,
 };
 
 /// Measures windlass beside named peers, in turns, and prints both sides with their spread.
@@ -62,6 +62,8 @@ enum What {
     Tunnel(tunnel::Options),
     /// Containers that come and go: windlass-cni, the reference plugins
     Cni(cni::Options),
+    /// Many hosts with one registry in etcd: moves, a restart, a compaction; what one host needs
+    Registry(registry::Options),
     /// AF_XDP, packet sockets and the Linux bridge between two veth pairs
     Uplink(uplink::Options),
     /// The same programs on this host's sockets, through the kernel and accelerated
@@ -106,6 +108,7 @@ fn run(options: Options) -> Result<()> {
         What::Overlay(options) => overlay::run(&options, json),
         What::Tunnel(options) => tunnel::run(&options, &programs, json),
         What::Cni(options) => cni::run(&options, &programs, json),
+        What::Registry(options) => registry::run(&options, &programs, json),
         What::Uplink(options) => uplink::run(&options, &programs, json),
         What::Sockets(options) => sockets::run(&options, &programs, json),
         What::OverloadEnd(end) => overload::be(&end),

@@ -9,12 +9,13 @@ use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::Args;
 use serde::Serialize;
 use serde_json::{Value, json};
 use windlass_sys::netns::{NetnsRef, within};
 
+use super::child::memory_kib;
 use super::host::{Namespace, Scratch, describe};
 use super::stop;
 use super::table::{Table, write_json};
@@ -139,17 +140,11 @@ fn document(options: &Options, flows: u32) -> Value {
 /// What the kernel counts for the daemon.
 fn look(daemon: &mut Daemon, what: &str) -> Result<Step> {
     stop::pause(REST)?;
-    let pid = daemon.process().pid();
-    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
-    let kib = |name: &str| -> Result<u64> {
-        let line = text.lines().find_map(|line| line.strip_prefix(name));
-        let number = line.and_then(|line| line.split_whitespace().next());
-        number.context("no such line")?.parse().context("no number")
-    };
+    let path = format!("/proc/{}/smaps_rollup", daemon.process().pid());
     Ok(Step {
         what: what.to_owned(),
-        rss: kib("Rss:")?,
-        pss: kib("Pss:")?,
+        rss: memory_kib(&path, "Rss:")?,
+        pss: memory_kib(&path, "Pss:")?,
     })
 }
 

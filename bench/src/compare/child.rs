@@ -226,6 +226,18 @@ impl Scheduled {
     }
 }
 
+/// A number of KiB that a file of `/proc` has behind `name`.
+///
+/// # Errors
+/// If the file or the line is not there.
+pub fn memory_kib(path: &str, name: &str) -> Result<u64> {
+    let text = std::fs::read_to_string(path)?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let number = line.and_then(|line| line.split_whitespace().next());
+    let number = number.with_context(|| format!("{path} has no {name}"))?;
+    Ok(number.parse()?)
+}
+
 /// Runs a short command to its end and gives what it wrote.
 ///
 /// # Errors

@@ -27,6 +27,7 @@ pub mod overlay;
 pub mod overload;
 pub mod peers;
 pub mod rate;
+pub mod registry;
 pub mod segments;
 pub mod sockets;
 pub mod stop;
