@@ -13,7 +13,7 @@
 //! | state | frames to it | left by |
 //! | --- | --- | --- |
 //! | waiting | are held, [`FRAMES`] of them | an answer; [`WAIT_NS`]: they are dropped as `lookup-timeout` |
-//! | forward | go to the target | the control thread's word that the table has the address |
+//! | forward | go to the target | the control thread's word that the table has the address, or that the target is no more |
 //! | refused | are dropped as `lookup-refused` | [`REFUSED_NS`]; room for another one |
 //!
 //! # Order
@@ -36,6 +36,7 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::SyncSender;
 
 use windlass_bridge::fdb::Key;
 use windlass_frame::{Heads, Tick, TxId};
@@ -90,6 +91,11 @@ pub(crate) enum Answer {
     },
     /// The table has the address.
     Known(Question),
+    /// These places are no more: nothing goes there, and it is answered.
+    Gone {
+        places: Arc<[u16]>,
+        done: SyncSender<()>,
+    },
 }
 
 /// An overlay, and an address that it was asked for.
@@ -291,6 +297,15 @@ impl Questions {
     /// When the next time is over.
     pub(crate) fn next_due(&self) -> Option<Tick> {
         self.due.first().map(|(until, _)| *until)
+    }
+
+    /// Frames go to these places no more: their addresses are asked for again.
+    pub(crate) fn leave(&mut self, places: &[u16]) {
+        self.slots.retain(|_, slot| match slot.state {
+            // Such a slot is in no other list.
+            State::Forward(place) => !places.contains(&place.0),
+            State::Waiting(_) | State::Refused => true,
+        });
     }
 
     /// Forgets an overlay. Gives what was held.

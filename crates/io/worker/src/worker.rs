@@ -802,6 +802,10 @@ impl Worker {
             Answer::Known(Question { overlay, key }) => {
                 self.egress.end_later(floods, (overlay, key));
             }
+            Answer::Gone { places, done } => {
+                self.egress.leave_places(&places);
+                let _ = done.send(());
+            }
             Answer::Found { question, to, left } => {
                 let section = self.qsbr.section();
                 let cx = Context {

@@ -511,6 +511,7 @@ impl DataPlane {
         self.overlays.is_changed = true;
         self.is_batch = false;
         self.take_back(Vec::new())?;
+        self.leave_places(places)?;
         // And what was learned meanwhile.
         self.flush_places(&on)?;
         self.overlays.forget(&[], places.iter().copied());

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::sync_channel;
 
 use windlass_sync::mpsc;
 
-use super::DataPlane;
+use super::{DataPlane, DataPlaneError};
 use crate::command::Command;
 use crate::local::Notice;
 use crate::questions::{Answer, Asker, QUESTIONS, Question};
@@ -63,13 +64,17 @@ impl DataPlane {
     /// Tells the workers where an address is: what waits for it goes to this place, a target of the overlay, and so does what comes.
     /// [`DataPlane::take_answered`] gives the question again when all have sent what waited: the table is to be written
     /// then, and [`DataPlane::end_question`] to be called. Without a place what waits is dropped, and what comes for
-    /// [`REFUSED_NS`](crate::questions::REFUSED_NS).
+    /// [`REFUSED_NS`](crate::questions::REFUSED_NS). An answer takes the place of one before it that is still on its way.
     pub fn answer_question(&mut self, question: Question, to: Option<u16>) {
         let left = Arc::new(AtomicUsize::new(self.workers.len()));
         for worker in &self.workers {
             let left = left.clone();
             worker.send(Command::Answer(Answer::Found { question, to, left }));
         }
+        // Workers that have sent what they held for it may hold more for this one.
+        self.questions
+            .answers
+            .retain(|(former, _)| *former != question);
         if to.is_some() {
             self.questions.answers.push((question, left));
         }
@@ -84,6 +89,20 @@ impl DataPlane {
             !is_over
         });
         answered
+    }
+
+    /// No worker sends to these places for an answer any more, when it returns: their numbers may be others' then.
+    pub(super) fn leave_places(&self, places: &[u16]) -> Result<(), DataPlaneError> {
+        let places: Arc<[u16]> = places.into();
+        let told = self.workers.iter().map(|worker| {
+            let (done, answer) = sync_channel(1);
+            let places = places.clone();
+            worker.send(Command::Answer(Answer::Gone { places, done }));
+            (worker, answer)
+        });
+        let told: Vec<_> = told.collect();
+        told.iter()
+            .try_for_each(|(worker, answer)| self.answer(worker, answer))
     }
 
     /// The table has the address, or is not to have it.

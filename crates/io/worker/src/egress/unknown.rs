@@ -194,6 +194,14 @@ impl Egress {
         questions.end_later(flood, asked);
     }
 
+    /// Nothing goes to these places any more.
+    #[cold]
+    pub(crate) fn leave_places(&mut self, places: &[u16]) {
+        if let Some(questions) = &mut self.questions {
+            questions.leave(places);
+        }
+    }
+
     /// Does what waits for floods: the oldest of them has this number.
     #[inline]
     pub(crate) fn settle_unknown(&mut self, oldest: Option<u64>, notice: &Notice) {

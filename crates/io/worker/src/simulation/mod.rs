@@ -43,6 +43,7 @@ mod holes;
 mod model;
 mod moves;
 mod port;
+mod questions;
 pub(crate) mod random;
 mod shaping;
 mod storm;
