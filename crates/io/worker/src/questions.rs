@@ -76,7 +76,8 @@ pub struct Question {
 /// Where workers put their questions.
 #[derive(Debug)]
 pub(crate) struct Asker {
-    pub(crate) queue: mpsc::Queue<Question>,
+    /// With the member that asks.
+    pub(crate) queue: mpsc::Queue<(Question, u16)>,
     pub(crate) notice: Arc<Notice>,
 }
 
@@ -192,7 +193,8 @@ impl Questions {
         let Some(held) = self.hold(heads, tails, i) else {
             return Way::Drop(Drop::LookupQueue);
         };
-        if is_new && asker.queue.push(Question { overlay, key }).is_err() {
+        let question = (Question { overlay, key }, from);
+        if is_new && asker.queue.push(question).is_err() {
             self.pool.free(held);
             return Way::Drop(Drop::LookupQueue);
         }

@@ -16,7 +16,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bridge::{mac, start};
 use daemon::{Daemon, options};
@@ -96,6 +96,13 @@ impl Plugin {
     fn say(&self, message: &Value) {
         let session = self.session.lock().unwrap();
         writeln!(session.as_ref().unwrap(), "{message}").unwrap();
+    }
+
+    /// The number of the last question.
+    fn asked(&self) -> Value {
+        let heard = self.heard.lock().unwrap();
+        let asked = heard.iter().rfind(|message| message["op"] == "lookup");
+        asked.unwrap()["id"].clone()
     }
 
     /// How often it has heard that.
@@ -251,8 +258,8 @@ fn much_that_is_told_hinders_nobody() {
     }
 }
 
-/// More targets than there can be: the addresses behind the others are entered all the same, and the overlay says how many are not. They
-/// are when others go.
+/// More targets than there can be: the addresses behind the others are entered all the same, and the overlay says how many are not, also of
+/// one that was asked for. They are when others go.
 #[test]
 fn a_target_too_many_hinders_no_other() {
     const TARGETS: usize = 16_384;
@@ -272,7 +279,7 @@ fn a_target_too_many_hinders_no_other() {
     let plugin = Plugin::start(directory.path(), says);
     let bridge = json!({"name": "br0", "properties": {"addresses-max": 40_000}});
     daemon.must("POST", "/v1/bridges", Some(bridge));
-    let mut wanted = plugin.overlay("a", json!({"vnetid": 23}));
+    let mut wanted = plugin.overlay("a", json!({"vnetid": 23, "unknown": "lookup"}));
     wanted["bridge"] = json!("br0");
     daemon.must("POST", "/v1/overlays", Some(wanted));
     let reason = || {
@@ -281,12 +288,21 @@ fn a_target_too_many_hinders_no_other() {
     };
     until("ten are missing", || reason().starts_with("10 addresses"));
     assert_eq!(pushed(&daemon, "a").len(), TARGETS);
+    let vnic = json!({"name": "v0", "bridge": "br0", "mac": mac(0xff07)});
+    daemon.must("POST", "/v1/vnics", Some(vnic));
+    let mut frame = bridge::frame(8, 7);
+    (frame[4], frame[10]) = (0xff, 0xff);
+    lab.guest("v0").send([frame]);
+    until("asked", || plugin.heard("lookup") == 1);
+    let target = json!({"ip": "10.1.0.0"});
+    plugin.say(&json!({"op": "answer", "id": plugin.asked(), "target": target, "ttl": 300}));
+    until("and one more", || reason().starts_with("11 addresses"));
     let gone: Vec<Value> = (0..20)
         .map(|n| json!({"vni": 23, "mac": mac(n), "host": "h", "gen": 1}))
         .collect();
     plugin.say(&json!({"op": "withdraw", "overlay": "a", "entries": gone}));
     until("they are there", || reason().is_empty());
-    assert_eq!(pushed(&daemon, "a").len(), TARGETS - 10);
+    assert_eq!(pushed(&daemon, "a").len(), TARGETS - 9);
 }
 
 /// Says that an address is behind a socket.
@@ -369,4 +385,34 @@ fn a_former_host_stays_for_a_while() {
     let shown = || daemon.must("GET", "/v1/overlays/a", None);
     until("nothing is behind them", || shown()["addresses"] == 0);
     assert_eq!(shown()["targets"], 1);
+}
+
+/// An address that is pushed while it is asked for: what waits for it is sent, although there is no answer.
+#[test]
+fn what_is_asked_for_and_pushed_is_sent() {
+    let directory = tempfile::tempdir().unwrap();
+    let lab = Lab::default();
+    let daemon = start(directory.path(), &lab);
+    let plugin = Plugin::start(directory.path(), |_| Vec::new());
+    let wanted = plugin.overlay("a", json!({"vnetid": 23, "unknown": "lookup"}));
+    daemon.must("POST", "/v1/overlays", Some(wanted.clone()));
+    let remote = host(&wanted, 0);
+    let vnic = json!({"name": "v0", "bridge": "a", "mac": mac(7)});
+    daemon.must("POST", "/v1/vnics", Some(vnic));
+    // A frame waits for one second: on a busy machine the push may be later.
+    let is_sent = (8..16).any(|number| {
+        let asked = plugin.heard("lookup");
+        lab.guest("v0").send([bridge::frame(number, 7)]);
+        until("asked", || plugin.heard("lookup") > asked);
+        behind(&plugin, number.into(), remote.local_addr().unwrap());
+        let over = Instant::now() + Duration::from_millis(1_200);
+        loop {
+            let came = remote.recv(&mut [0; 100]).is_ok();
+            if came || Instant::now() > over {
+                break came;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    });
+    assert!(is_sent);
 }

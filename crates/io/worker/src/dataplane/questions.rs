@@ -15,9 +15,9 @@ use crate::questions::{Answer, Asker, QUESTIONS, Question};
 pub(super) struct Asked {
     /// Where workers ask.
     pub(super) asker: Arc<Asker>,
-    questions: mpsc::Receiver<Question>,
+    questions: mpsc::Receiver<(Question, u16)>,
     /// Those that were taken to see whose they are.
-    kept: Vec<Question>,
+    kept: Vec<(Question, u16)>,
     /// With the number of workers that may still hold frames.
     answers: Vec<(Question, Arc<AtomicUsize>)>,
 }
@@ -39,7 +39,7 @@ impl Asked {
         let waiting = std::iter::from_fn(|| self.questions.pop());
         self.kept.extend(waiting.take(QUESTIONS));
         self.kept
-            .retain(|question| !members.contains(&question.overlay));
+            .retain(|(question, _)| !members.contains(&question.overlay));
         self.answers
             .retain(|(question, _)| !members.contains(&question.overlay));
     }
@@ -52,9 +52,10 @@ impl DataPlane {
         asks.then(|| self.questions.asker.clone())
     }
 
-    /// What overlays with [`Unknown::Lookup`](super::overlays::Unknown::Lookup) ask their searches: each question from each worker.
-    /// [`DataPlane::local_alarm`] tells of new ones. To be called after [`DataPlane::take_local`], which takes the notice.
-    pub fn take_questions(&mut self) -> Vec<Question> {
+    /// What overlays with [`Unknown::Lookup`](super::overlays::Unknown::Lookup) ask their searches: each question from each worker, with
+    /// the member whose frame asks. [`DataPlane::local_alarm`] tells of new ones. To be called after [`DataPlane::take_local`], which takes
+    /// the notice.
+    pub fn take_questions(&mut self) -> Vec<(Question, u16)> {
         let waiting = std::iter::from_fn(|| self.questions.questions.pop());
         let mut questions = std::mem::take(&mut self.questions.kept);
         questions.extend(waiting.take(QUESTIONS));

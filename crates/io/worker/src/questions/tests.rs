@@ -66,7 +66,7 @@ struct World {
     topo: Topo,
     member: Member,
     asker: Asker,
-    asked: mpsc::Receiver<Question>,
+    asked: mpsc::Receiver<(Question, u16)>,
     questions: Questions,
     now: Tick,
     frames: u64,
@@ -164,7 +164,7 @@ fn an_address_is_asked_for_once() {
     world.questions.settle(Some(9), &notice);
     assert!(world.is_held(1, 2));
     let questions = std::iter::from_fn(|| world.asked.pop());
-    let keys: Vec<_> = questions.map(|question| question.key).collect();
+    let keys: Vec<_> = questions.map(|(question, _)| question.key).collect();
     assert_eq!(keys, [2, 4, 2].map(|dst| Key::new(0, dst)));
     // A place that is another's by now gets nothing.
     let held = world.questions.answer(asked(4), Some(TxId(1)), world.now);

@@ -93,7 +93,8 @@ impl Scene {
     fn send(&self) -> Vec<Question> {
         self.world.put(0, &self.pipe, DST);
         self.world.run_until_quiet();
-        self.plane(DataPlane::take_questions)
+        let asked = self.plane(DataPlane::take_questions);
+        asked.into_iter().map(|(question, _)| question).collect()
     }
 
     /// Whether a datagram has come to a host; a busy kernel is late.

@@ -32,7 +32,7 @@ const HOSTS_MAX: usize = 4_096;
 /// Endpoints that were retired while no plugin was there; those beyond stay in the registry.
 const OWED_MAX: usize = 65_536;
 /// Questions that plugins have not answered.
-const QUESTIONS_MAX: usize = 1_024;
+const QUESTIONS_MAX: usize = 4_096;
 /// After how long a question is forgotten.
 const QUESTION_TIME_MAX: Duration = Duration::from_secs(5);
 /// When an overlay that a plugin has refused is offered again.

@@ -567,7 +567,7 @@ impl Ports {
         changes: Vec<(u16, MacAddr, Option<Behind>)>,
     ) -> Result<(), BackendError> {
         let mut entries = Vec::with_capacity(changes.len());
-        let mut asked = Vec::new();
+        let (mut asked, mut placed) = (Vec::new(), BTreeMap::new());
         let statics = self.statics_of(name);
         if let Some(state) = self.overlay(name) {
             let floods = state.floods_all();
@@ -604,9 +604,11 @@ impl Ports {
             };
             if !statics.contains(&key) {
                 entries.push((vlan, mac_word(mac), place));
+                placed.extend(place.map(|place| (key, place)));
             }
         }
         self.tell_neighbours(name, asked);
+        self.answer_asked(name, placed);
         let bridge = self.members.get(name).map(|member| member.bridge.clone());
         let Some(bridge) = bridge.and_then(|bridge| self.bridges.get(&bridge)) else {
             return Ok(());
@@ -816,6 +818,7 @@ impl Ports {
         let missing = missing.map(|why| format!("the underlay is not there: {why}"));
         let reason = missing.or_else(|| overlay.full.clone());
         let reason = reason.or_else(|| overlay.unmade.words());
+        let reason = reason.or_else(|| overlay.questions.full());
         let reason = reason.or_else(|| overlay.trouble.clone());
         let reason = reason.or_else(|| overlay.lost());
         let reason = reason.or_else(|| endpoint.as_ref()?.troubles.first().cloned());
@@ -939,6 +942,7 @@ impl Overlay {
         let Some(pushed) = self.pushed.remove(&key) else {
             return Vec::new();
         };
+        self.questions.end_life(key, pushed.life);
         if self.is_live((pushed.target.0, key.1)) {
             self.moves.keep(pushed.target, now());
         }

@@ -6,15 +6,18 @@
 //!                         |                                                     |        30 s before its end
 //!                         '- no answer: nothing is known                        '-- "drop": it goes
 //! ```
+//! Where the search pushes an address that is asked for, workers send what they hold at once; the answer is not waited for any more.
+//!
 //! An entry is not taken away because a plugin is silent: at the end of its life it is asked for again, until there is an answer. Only
 //! where more than half of [`ANSWERS_MAX`] are known, entries end with their lives: traffic has them asked for again.
 //!
 //! # Limits
-//! [`ANSWERS_MAX`] entries of an overlay, [`ASKED_MAX`] questions without an answer, [`AGAIN_MAX`] entries that are asked for again in
-//! [`AGAIN_GAP`].
+//! [`ANSWERS_MAX`] entries of an overlay: answers beyond are refused, and the overlay is degraded while there is no room.
+//! [`ASKED_MAX`] questions without an answer, each for [`LATE`]; a member may have as many of them as are free after that.
+//! [`AGAIN_MAX`] entries that are asked for again in [`AGAIN_GAP`].
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use windlass_api::{MacAddr, Name};
@@ -28,7 +31,9 @@ use crate::lookup::{Answer, Key};
 /// Entries of an overlay that were asked for.
 const ANSWERS_MAX: usize = 16_384;
 /// Questions of an overlay without an answer that are remembered.
-const ASKED_MAX: usize = 1_024;
+const ASKED_MAX: usize = 512;
+/// How long an answer is taken after its question.
+const LATE: Duration = Duration::from_secs(5);
 /// How long before the end of its life an entry is asked for again.
 const BEFORE: Duration = Duration::from_secs(30);
 /// The life of an entry, whatever the plugin says.
@@ -56,13 +61,15 @@ enum Subject {
     Mac(Neighbour),
 }
 
-/// Who asks for an IP address: the member, its number, and the frame that asks.
-struct Guest(Name, u16, Box<[u8]>);
+/// Who asks for an IP address: the member, and the frame that asks.
+struct Guest(Name, Box<[u8]>);
 
 /// A question without an answer.
 struct Asked {
     subject: Subject,
     at: Instant,
+    /// The member that has it asked.
+    from: u16,
     guest: Option<Guest>,
 }
 
@@ -140,19 +147,52 @@ impl Questions {
         lives.into_iter().chain(neighbours).min()
     }
 
-    /// Takes note of a question. False if it has just been asked.
-    fn ask(&mut self, id: u64, subject: Subject, guest: Option<Guest>) -> bool {
-        let (now, wait) = (Instant::now(), Duration::from_nanos(WAIT_NS));
-        let mut asked = self.asked.values();
-        if asked.any(|asked| asked.subject == subject && now < asked.at + wait) {
+    /// An entry is no more.
+    pub(super) fn end_life(&mut self, address: Address, life: Option<Life>) {
+        if let Some(life) = life {
+            self.lives.remove(&(life.again, address));
+        }
+    }
+
+    /// That there is no room for another entry, in a sentence.
+    pub(super) fn full(&self) -> Option<String> {
+        let is_full = self.lives.len() >= ANSWERS_MAX;
+        is_full.then(|| format!("its search has {ANSWERS_MAX} addresses asked for"))
+    }
+
+    /// Takes note of a question of a member's. False if it has just been asked, or the member has too many.
+    fn ask(&mut self, id: u64, asked: Asked) -> bool {
+        let (now, wait) = (asked.at, Duration::from_nanos(WAIT_NS));
+        while let Some(oldest) = self.asked.first_entry()
+            && oldest.get().at + LATE <= now
+        {
+            oldest.remove();
+        }
+        let mut others = self.asked.values();
+        if others.any(|other| other.subject == asked.subject && now < other.at + wait) {
             return false;
         }
-        if self.asked.len() >= ASKED_MAX {
-            self.asked.pop_first();
+        let own = self.asked.values().filter(|a| a.from == asked.from);
+        if own.count() >= ASKED_MAX - self.asked.len() {
+            return false;
         }
-        let at = now;
-        self.asked.insert(id, Asked { subject, at, guest });
+        self.asked.insert(id, asked);
         true
+    }
+
+    /// Of these addresses, those that are asked for. Nobody waits for the answer any more.
+    fn end_asked(&mut self, mut told: BTreeMap<Address, u16>) -> BTreeMap<Address, u16> {
+        let asked = self.asked.values().filter_map(|asked| match asked.subject {
+            Subject::Target(address) => Some(address),
+            Subject::Mac(_) => None,
+        });
+        let asked: BTreeSet<Address> = asked.collect();
+        told.retain(|address, _| asked.contains(address));
+        self.asked.retain(|_, asked| match asked.subject {
+            Subject::Target(address) => !told.contains_key(&address),
+            Subject::Mac(_) => true,
+        });
+        told
     }
 }
 
@@ -165,12 +205,12 @@ impl Ports {
             }
             self.plane.end_question(question);
         }
-        for question in self.plane.take_questions() {
-            self.hear_question_of(question);
+        for (question, from) in self.plane.take_questions() {
+            self.hear_question_of(question, from);
         }
     }
 
-    fn hear_question_of(&mut self, question: Question) {
+    fn hear_question_of(&mut self, question: Question, from: u16) {
         let Some(name) = self.members.name_of(question.overlay).cloned() else {
             return;
         };
@@ -183,12 +223,12 @@ impl Ports {
             return self.plane.answer_question(question, Some(place));
         }
         if !state.questions.answers.contains_key(&address) {
-            self.ask(&name, Subject::Target(address), None);
+            self.ask(&name, Subject::Target(address), from, None);
         }
     }
 
-    /// Asks the search of an overlay.
-    fn ask(&mut self, name: &Name, subject: Subject, guest: Option<Guest>) {
+    /// Asks the search of an overlay, for a member.
+    fn ask(&mut self, name: &Name, subject: Subject, from: u16, guest: Option<Guest>) {
         let id = self.searches.next_question();
         let (vlan, key) = match subject {
             Subject::Target((vlan, mac)) => (vlan, Key::Target(windlass_wire::MacAddr(mac.0))),
@@ -197,8 +237,14 @@ impl Ports {
         let Some(state) = self.overlay_mut(name) else {
             return;
         };
+        let asked = Asked {
+            subject,
+            at: Instant::now(),
+            from,
+            guest,
+        };
         if let Some(vni) = state.vni_of(vlan)
-            && state.questions.ask(id, subject, guest)
+            && state.questions.ask(id, asked)
             && let Some(lookups) = &self.searches.lookups
         {
             lookups.lookup(name, id, vni, key);
@@ -225,14 +271,20 @@ impl Ports {
         let found = found.map(|(name, ..)| name.clone());
         drop(there);
         if let Some(name) = found {
-            let guest = Guest(guest, from, frame.into());
-            self.ask(&name, Subject::Mac((vid, ip)), Some(guest));
+            let guest = Guest(guest, frame.into());
+            self.ask(&name, Subject::Mac((vid, ip)), from, Some(guest));
         }
     }
 
     /// The search of an overlay has said who has an IP address: whoever asked is answered.
-    fn hear_neighbour(&mut self, name: &Name, (vlan, ip): Neighbour, guest: Guest, mac: MacAddr) {
-        let Guest(asker, from, frame) = guest;
+    fn hear_neighbour(
+        &mut self,
+        name: &Name,
+        (vlan, ip): Neighbour,
+        (from, guest): (u16, Guest),
+        mac: MacAddr,
+    ) {
+        let Guest(asker, frame) = guest;
         // One that asks for its own address hears of no other.
         let is_own = frame.get(6..12) == Some(&mac.0);
         let Some(state) = self.overlay_mut(name) else {
@@ -261,13 +313,19 @@ impl Ports {
         };
         let asked = self.overlay_mut(name);
         let asked = asked.and_then(|state| state.questions.asked.remove(&id));
-        let Some(Asked { subject, guest, .. }) = asked else {
+        let Some(Asked {
+            subject,
+            from,
+            guest,
+            ..
+        }) = asked
+        else {
             return Ok(());
         };
         let address = match (subject, guest, answer) {
             (Subject::Target(address), ..) => address,
             (Subject::Mac(asked), Some(guest), Answer::Mac(mac)) => {
-                self.hear_neighbour(name, asked, guest, MacAddr(mac.0));
+                self.hear_neighbour(name, asked, (from, guest), MacAddr(mac.0));
                 return Ok(());
             }
             _ => return Ok(()),
@@ -276,52 +334,90 @@ impl Ports {
             overlay,
             key: TableKey::from_octets(address.0, address.1.0),
         };
-        let Answer::Target(to, ttl) = answer else {
-            self.plane.answer_question(question, None);
-            // Nor is it where an answer before this one says.
-            if let Some(state) = self.overlay_mut(name)
-                && let Some((target, _)) = state.questions.answers.remove(&address)
-            {
-                state.idle.insert(target);
+        match answer {
+            Answer::Target(to, ttl) => self.hear_target(name, question, (to, ttl)),
+            _ => {
+                self.plane.answer_question(question, None);
+                // Nor is it where an answer before this one says.
+                if let Some(state) = self.overlay_mut(name)
+                    && let Some((target, _)) = state.questions.answers.remove(&address)
+                {
+                    state.idle.insert(target);
+                }
+                self.drop_answer(name, address)
             }
-            return self.drop_answer(name, address);
-        };
+        }
+    }
+
+    /// The search has said behind which target an address is, and for how long.
+    fn hear_target(
+        &mut self,
+        name: &Name,
+        question: Question,
+        (to, ttl): (SocketAddr, Duration),
+    ) -> Result<(), BackendError> {
+        let (vlan, mac) = (question.key.vid(), MacAddr(question.key.octets()));
         let state = self.overlay(name);
-        let known = state.and_then(|state| state.pushed.get(&address));
-        match known.map(|pushed| (pushed.life, pushed.ips.clone())) {
+        let known = state.and_then(|state| state.pushed.get(&(vlan, mac)));
+        let ips = match known.map(|pushed| (pushed.life, pushed.ips.clone())) {
             // What was told since holds.
             Some((None, _)) => return Ok(()),
-            Some((Some(_), ips)) => {
-                let life = Some(Life::new(ttl, Instant::now()));
-                let behind = Behind {
-                    to,
-                    ips,
-                    life,
-                    dhcp: None,
-                };
-                return self.push(name, vec![(address.0, address.1, Some(behind))]);
-            }
-            None => {}
+            Some((Some(_), ips)) => Some(ips),
+            None => None,
+        };
+        let behind = |ips| Behind {
+            to,
+            ips,
+            life: Some(Life::new(ttl, Instant::now())),
+            dhcp: None,
+        };
+        if let Some(ips) = ips {
+            return self.push(name, vec![(vlan, mac, Some(behind(ips)))]);
         }
-        let lives = state.map_or(0, |state| state.questions.lives.len());
-        let full =
-            || BackendError::Limit(format!("its search has {ANSWERS_MAX} addresses asked for"));
-        let has_room = (lives < ANSWERS_MAX).then_some(()).ok_or_else(full);
-        let place = has_room.and_then(|()| self.target_of(name, address.0, to));
+        if state.is_none_or(|state| !state.has_room()) {
+            self.plane.answer_question(question, None);
+            self.sink.changed(name);
+            return Ok(());
+        }
+        let place = self.target_of(name, vlan, to);
         let to_workers = place.as_ref().ok().copied();
-        if let Some(state) = self.overlay_mut(name).filter(|_| to_workers.is_some()) {
-            let vni = state.vni_of(address.0).unwrap_or_default();
-            let answer = ((vni, to), ttl);
-            state.questions.answers.insert(address, answer);
-        }
         self.plane.answer_question(question, to_workers);
-        place.map(drop)
+        if place.is_err() {
+            // It is kept until the target can be made.
+            self.sink.changed(name);
+            return self.push(name, vec![(vlan, mac, Some(behind(Vec::new())))]);
+        }
+        if let Some(state) = self.overlay_mut(name) {
+            let vni = state.vni_of(vlan).unwrap_or_default();
+            let answers = &mut state.questions.answers;
+            let former = answers.insert((vlan, mac), ((vni, to), ttl));
+            state.idle.extend(former.map(|(target, _)| target));
+        }
+        Ok(())
+    }
+
+    /// Addresses were told, with their places: workers send there what they hold for those that are asked for.
+    pub(super) fn answer_asked(&mut self, name: &Name, told: BTreeMap<Address, u16>) {
+        let Some(overlay) = self.members.get(name).map(|member| member.id) else {
+            return;
+        };
+        let asked = self.overlay_mut(name);
+        let asked = asked.map(|state| state.questions.end_asked(told));
+        for ((vlan, mac), place) in asked.unwrap_or_default() {
+            let key = TableKey::from_octets(vlan, mac.0);
+            let question = Question { overlay, key };
+            self.plane.answer_question(question, Some(place));
+        }
     }
 
     /// An address that was asked for is nowhere any more.
     fn drop_answer(&mut self, name: &Name, (vlan, mac): Address) -> Result<(), BackendError> {
-        let known = self.overlay(name).and_then(|s| s.pushed.get(&(vlan, mac)));
-        match known.is_some_and(|pushed| pushed.life.is_some()) {
+        let state = self.overlay(name);
+        let life = state.and_then(|state| match state.pushed.get(&(vlan, mac)) {
+            Some(pushed) => pushed.life,
+            None => state.unmade.told.get(&(vlan, mac))?.life,
+        });
+        match life.is_some() {
             true => self.push(name, vec![(vlan, mac, None)]),
             false => Ok(()),
         }
@@ -362,10 +458,14 @@ impl Ports {
                 continue;
             };
             let ((again, over), gone) = (state.take_due(now), state.take_neighbours(now));
+            let own = self.members.get(&name).map_or(0, |member| member.id);
             for address in again {
-                self.ask(&name, Subject::Target(address), None);
+                self.ask(&name, Subject::Target(address), own, None);
             }
             self.tell_neighbours(&name, gone);
+            if !over.is_empty() {
+                self.sink.changed(&name);
+            }
             if let Err(error) = self.push(&name, over) {
                 tracing::error!("{name}: {error}");
             }
@@ -374,6 +474,11 @@ impl Ports {
 }
 
 impl Overlay {
+    /// Whether another address may be asked for.
+    fn has_room(&self) -> bool {
+        self.questions.full().is_none() && self.unmade.told.len() < ANSWERS_MAX
+    }
+
     /// The place that a search told for an address.
     fn place_behind(&self, address: Address) -> Option<u16> {
         let target = self.pushed.get(&address)?.target;
@@ -426,5 +531,61 @@ impl Overlay {
             again.extend((!is_crowded).then_some(address));
         }
         (again, over)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Members that ask for ever other addresses leave room for others' questions, and take nobody's away. A question is forgotten after five
+    /// seconds.
+    #[test]
+    fn a_member_leaves_room_for_questions() {
+        let (mut questions, mut id) = (Questions::default(), 0);
+        let now = Instant::now();
+        let mut ask = |from: u16, at| {
+            id += 1;
+            let ip = IpAddr::from(u32::to_be_bytes(id as u32));
+            let asked = Asked {
+                subject: Subject::Mac((0, ip)),
+                at,
+                from,
+                guest: None,
+            };
+            questions.ask(id, asked);
+            let own = questions.asked.values().filter(|asked| asked.from == from);
+            (own.count(), questions.asked.contains_key(&1))
+        };
+        assert_eq!(ask(9, now), (1, true));
+        for (from, most) in [(1, 256), (2, 128), (3, 64)] {
+            let all = (0..2 * ASKED_MAX).map(|_| ask(from, now));
+            assert_eq!(all.last(), Some((most, true)));
+        }
+        assert_eq!(ask(9, now), (2, true));
+        assert_eq!(ask(9, now + LATE), (1, false));
+    }
+
+    /// An address that goes leaves its room at once.
+    #[test]
+    fn what_goes_leaves_its_room() {
+        let conf =
+            serde_json::json!({"name": "ov0", "search": "direct", "properties": {"vnetid": 23}});
+        let conf = serde_json::from_value(conf).expect("an overlay");
+        let mut overlay = Overlay::new(&conf, false);
+        let address = (0, MacAddr([2, 0, 0, 0, 0, 1]));
+        for _ in 0..2 {
+            let told = Behind {
+                to: "192.0.2.1:4789".parse().expect("an address"),
+                ips: Vec::new(),
+                life: Some(Life::new(LIFE_MAX, Instant::now())),
+                dhcp: None,
+            };
+            overlay.take_pushed(address);
+            overlay.put_pushed(address, told);
+            assert_eq!(overlay.questions.lives.len(), 1);
+        }
+        overlay.take_pushed(address);
+        assert!(overlay.questions.lives.is_empty());
     }
 }
