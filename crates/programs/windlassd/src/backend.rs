@@ -322,7 +322,18 @@ pub trait Backend: Send {
     /// The host refused.
     fn delete_uplink(&mut self, uplink: &Uplink) -> Result<(), BackendError>;
 
-    /// Makes an overlay. A missing underlay address leaves it waiting.
+    /// Has the search of an overlay that is to be made begin, on a bridge that filters VLANs or not. `None` until its first word, and then
+    /// [`StateSink::changed`] of it; the search ends if nobody makes the overlay soon after.
+    ///
+    /// # Errors
+    /// It cannot begin: the sentence of the search.
+    fn begin_search(
+        &mut self,
+        overlay: &Overlay,
+        filters: bool,
+    ) -> Option<Result<(), BackendError>>;
+
+    /// Makes an overlay. A missing underlay address leaves it waiting. Where its search has not begun, its first word is waited for.
     ///
     /// # Errors
     /// Its search cannot begin: the sentence of the search; a limit.

@@ -67,7 +67,7 @@ use crate::paths;
 use crate::shares::{Holders, PerUser, Share};
 use crate::store::Store;
 use recent::Recent;
-use together::{Proposal, TOGETHER_MAX};
+use together::{Aside, Proposal, TOGETHER_MAX};
 use turns::Turns;
 
 /// Time that a handler waits for the engine.
@@ -136,6 +136,10 @@ pub struct Engine {
     per_user: PerUser,
     started: Instant,
     recent: Recent,
+    /// Changes that wait for searches of overlays.
+    aside: Vec<Aside>,
+    /// One of those has said its first word.
+    is_spoken: bool,
 }
 
 /// How handlers reach the engine. Clones reach the same one.
@@ -202,6 +206,8 @@ impl Engine {
             per_user: options.limits.per_user,
             started: Instant::now(),
             recent: Recent::default(),
+            aside: Vec::new(),
+            is_spoken: false,
         };
         let global = "directory of the global zone";
         let is_successor = turn.is_some();
@@ -283,7 +289,11 @@ impl Engine {
         let mut is_over = false;
         while !is_over {
             let mut together = Vec::new();
-            let mut next = inbox.recv_timeout(self.recent.due_in());
+            let patience = match self.is_spoken {
+                true => Duration::ZERO,
+                false => self.recent.due_in(),
+            };
+            let mut next = inbox.recv_timeout(patience);
             // Nobody has an answer to those changes yet, so that whoever calls meanwhile asks before them. There may always be another
             // one who calls.
             for taken in 1.. {
@@ -300,6 +310,10 @@ impl Engine {
                     Ok(message) => next = Ok(message),
                     Err(_) => break,
                 }
+            }
+            if std::mem::take(&mut self.is_spoken) {
+                let again = std::mem::take(&mut self.aside).into_iter();
+                together.extend(again.map(|aside| aside.proposal));
             }
             if !together.is_empty() {
                 self.change_together(together);
@@ -329,6 +343,8 @@ impl Engine {
             self.publish(clash, Audience::Operators);
         }
         let mut names = self.sink.take();
+        let mut waits = self.aside.iter().flat_map(|aside| &aside.overlays);
+        self.is_spoken |= waits.any(|overlay| names.contains(overlay));
         names.retain(|name| self.document.member(name.as_str()).is_some());
         let names: Vec<Name> = names.into_iter().collect();
         let statuses = self.statuses(&names);
@@ -430,7 +446,8 @@ impl EngineHandle {
     }
 
     /// Changes the document by `edit` for this peer, together with the other changes that wait; with `dry_run` only says what
-    /// would be changed. The edit also sees the engine, whose document it is.
+    /// would be changed. The edit also sees the engine, whose document it is, and may be made more than once: a change that makes overlays
+    /// waits aside until their searches have said their first word.
     ///
     /// # Errors
     /// Those of [`Engine::change`] and [`EngineHandle::call`].
@@ -439,7 +456,7 @@ impl EngineHandle {
         peer: &Peer,
         expected: Option<u64>,
         dry_run: bool,
-        edit: impl FnOnce(&Engine, &mut Document) -> Result<(), ErrorBody> + Send + 'static,
+        edit: impl FnMut(&Engine, &mut Document) -> Result<(), ErrorBody> + Send + 'static,
     ) -> Result<Applied, ErrorBody> {
         self.send(peer, |answer| {
             Message::Change(Proposal {

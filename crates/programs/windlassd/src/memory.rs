@@ -136,6 +136,10 @@ impl Backend for MemoryBackend {
         Ok(())
     }
 
+    fn begin_search(&mut self, _: &Overlay, _: bool) -> Option<Result<(), BackendError>> {
+        Some(Ok(()))
+    }
+
     fn create_overlay(&mut self, overlay: &Overlay) -> Result<(), BackendError> {
         let mut memory = self.call(format!("create_overlay {}", overlay.name))?;
         memory

@@ -57,8 +57,10 @@ fn tell(file: &Path, number: usize) {
 struct Plugin {
     path: PathBuf,
     heard: Arc<Mutex<Vec<Value>>>,
-    /// Why it takes no change.
+    /// It takes no change.
     refuses: Arc<Mutex<bool>>,
+    /// It says nothing of overlays that it is told of.
+    is_mute: Arc<Mutex<bool>>,
     session: Arc<Mutex<Option<UnixStream>>>,
 }
 
@@ -69,17 +71,19 @@ impl Plugin {
             path: directory.join("plugin.sock"),
             heard: Arc::default(),
             refuses: Arc::default(),
+            is_mute: Arc::default(),
             session: Arc::default(),
         };
         let (path, heard) = (plugin.path.clone(), Arc::clone(&plugin.heard));
         let refuses = Arc::clone(&plugin.refuses);
+        let is_mute = Arc::clone(&plugin.is_mute);
         let session = Arc::clone(&plugin.session);
         // It ends with the test.
         std::thread::spawn(move || {
             loop {
                 if let Ok(stream) = UnixStream::connect(&path) {
                     *session.lock().unwrap() = stream.try_clone().ok();
-                    serve(&stream, &heard, &refuses, says);
+                    serve(&stream, &heard, [&refuses, &is_mute], says);
                 }
                 std::thread::sleep(Duration::from_millis(5));
             }
@@ -116,7 +120,7 @@ impl Plugin {
 fn serve(
     mut stream: &UnixStream,
     heard: &Mutex<Vec<Value>>,
-    refuses: &Mutex<bool>,
+    [refuses, is_mute]: [&Mutex<bool>; 2],
     says: fn(&str) -> Vec<Value>,
 ) {
     for line in BufReader::new(stream).lines() {
@@ -128,6 +132,7 @@ fn serve(
         let mut answers = match message["op"].as_str().unwrap() {
             "hello" => vec![json!({"op": "hello", "v": 1, "kind": "dynamic", "properties": []})],
             "ping" => vec![json!({"op": "pong", "id": message["id"]})],
+            "start" if *is_mute.lock().unwrap() => Vec::new(),
             "start" => [vec![json!({"op": "ok", "overlay": overlay})], says(overlay)].concat(),
             "set" if *refuses.lock().unwrap() => {
                 vec![json!({"op": "error", "overlay": overlay, "text": "no"})]
@@ -415,4 +420,46 @@ fn what_is_asked_for_and_pushed_is_sent() {
         }
     });
     assert!(is_sent);
+}
+
+/// While an overlay that is made waits for its plugin's first word, others' changes are made. What the plugin tells with its word is kept for
+/// the overlay, and its refusal is the answer.
+#[test]
+fn an_overlay_that_waits_hinders_nobody() {
+    let directory = tempfile::tempdir().unwrap();
+    let lab = Lab::default();
+    let daemon = start(directory.path(), &lab);
+    let plugin = Plugin::start(directory.path(), |_| Vec::new());
+    *plugin.is_mute.lock().unwrap() = true;
+    bridge::bridge_of(&daemon, 0, &json!({}));
+    let socket = options(directory.path()).socket;
+    let wanted = [23, 24].map(|vni| plugin.overlay(&format!("o{vni}"), json!({"vnetid": vni})));
+    let words = [
+        vec![json!({"op": "ok", "overlay": "o23"}), push("o23", 23, 1)],
+        vec![json!({"op": "error", "overlay": "o24", "text": "not with me"})],
+    ];
+    for (number, (wanted, words)) in wanted.iter().zip(&words).enumerate() {
+        std::thread::scope(|scope| {
+            let make = || daemon::ask(&socket, "POST", "/v1/overlays", Some(wanted.clone()));
+            let made = scope.spawn(make);
+            until("told of", || plugin.heard("start") > number);
+            let vnic = json!({"name": format!("v{number}"), "bridge": "br0"});
+            daemon.must("POST", "/v1/vnics", Some(vnic));
+            assert!(!made.is_finished());
+            words.iter().for_each(|word| plugin.say(word));
+            let (status, answer) = made.join().unwrap();
+            assert_eq!(status, [201, 502][number], "{answer}");
+            let is_told = answer.to_string().contains("not with me");
+            assert_eq!(is_told, number == 1, "{answer}");
+        });
+    }
+    until("told", || pushed(&daemon, "o23") == [(1, mac(1))]);
+    assert_eq!(
+        daemon
+            .must("GET", "/v1/overlays", None)
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
 }

@@ -30,8 +30,8 @@ use windlassd::engine::{Engine, EngineHandle};
 
 /// Makes a VNIC.
 fn vnic(vnic: Value) -> Edit {
-    let vnic = serde_json::from_value(vnic).unwrap();
     Box::new(move |_, document| {
+        let vnic = serde_json::from_value(vnic.clone()).unwrap();
         document.vnics.push(vnic);
         Ok(())
     })
@@ -42,11 +42,11 @@ fn put(list: &'static str, name: &'static str, key: &'static str, value: Option<
     Box::new(move |_, document| {
         let mut json = serde_json::to_value(&*document).unwrap();
         let objects = json[list].as_array_mut().unwrap();
-        match value {
+        match &value {
             None => objects.retain(|object| object["name"] != name),
             Some(value) => {
                 let object = objects.iter_mut().find(|object| object["name"] == name);
-                object.unwrap()[key] = value;
+                object.unwrap()[key] = value.clone();
             }
         }
         *document = serde_json::from_value(json).unwrap();
@@ -262,8 +262,9 @@ fn a_zone_that_comes_again_has_its_directory() {
     daemon.must("POST", "/v1/zones", Some(zone.clone()));
     let sockets = options(directory.path()).runtime_dir.join("zones/z");
     let replace = |daemon: &Daemon| {
-        let zone = serde_json::from_value(zone.clone()).unwrap();
+        let zone = zone.clone();
         let come: Edit = Box::new(move |_, document| {
+            let zone = serde_json::from_value(zone.clone()).unwrap();
             document.zones.push(zone);
             Ok(())
         });

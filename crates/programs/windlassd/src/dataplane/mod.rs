@@ -242,6 +242,16 @@ impl Backend for DataPlaneBackend {
         self.change(move |p| p.delete_uplink(&uplink))
     }
 
+    fn begin_search(
+        &mut self,
+        overlay: &Overlay,
+        filters: bool,
+    ) -> Option<Result<(), BackendError>> {
+        let overlay = overlay.clone();
+        self.ask(move |p| p.begin_search_ahead(&overlay, filters))
+            .unwrap_or(Some(Ok(())))
+    }
+
     fn create_overlay(&mut self, overlay: &Overlay) -> Result<(), BackendError> {
         let overlay = overlay.clone();
         self.change(move |p| p.create_overlay(&overlay))

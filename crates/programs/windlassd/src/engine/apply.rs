@@ -23,6 +23,16 @@ pub(super) fn draw_mac() -> MacAddr {
     MacAddr::local(bytes)
 }
 
+/// The data plane refuses an object.
+pub(super) fn refused(object: &Object, error: BackendError) -> ErrorBody {
+    refused_at(format!("{}s.{}", object.kind(), object.name()), error)
+}
+
+fn refused_at(path: String, error: BackendError) -> ErrorBody {
+    let message = error.to_string();
+    ErrorBody::from(error).at(path, message)
+}
+
 impl Engine {
     /// Refuses a tenant whose VNICs and their flows would take more than one may have; those that are there already may stay.
     pub(super) fn check_shares(&self, peer: &Peer, next: &Document) -> Result<(), ErrorBody> {
@@ -43,21 +53,15 @@ impl Engine {
         changes: &[Change],
         before: &Document,
     ) -> Result<(), ErrorBody> {
-        let refused = |path, error: BackendError| {
-            let message = error.to_string();
-            ErrorBody::from(error).at(path, message)
-        };
         for (index, change) in changes.iter().enumerate() {
             if let Err(error) = self.step(change) {
                 self.undo(&changes[..index], before);
-                let object = change.object();
-                let path = format!("{}s.{}", object.kind(), object.name());
-                return Err(refused(path, error));
+                return Err(refused(change.object(), error));
             }
         }
         self.backend.configure().map_err(|(name, error)| {
             self.undo(changes, before);
-            refused(format!("vnics.{name}"), error)
+            refused_at(format!("vnics.{name}"), error)
         })
     }
 

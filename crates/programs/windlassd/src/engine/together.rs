@@ -7,14 +7,18 @@
 //! publication for all, after which each is answered. If the store refuses, all of them are undone, and whoever was to be told
 //! that what he asks for is there already has the store's answer too.
 //!
+//! One that makes overlays whose searches have yet to say their first word waits aside, and is checked again from the beginning then.
+//!
 //! Each that changes something has a revision of its own; the document is stored with the last.
 //!
 //! # Failure modes
 //! A kill leaves the document from before all of them, or from after all of them: nobody has an answer yet.
 
-use windlass_api::{Applied, Change, Document, ErrorBody, ErrorCode, EventKind, diff, validate};
+use windlass_api::{
+    Applied, Change, Document, ErrorBody, ErrorCode, EventKind, Name, Object, diff, validate,
+};
 
-use super::apply::draw_mac;
+use super::apply::{draw_mac, refused};
 use super::claims::check_loops;
 use super::{Audience, Engine};
 use crate::authority::Peer;
@@ -23,7 +27,7 @@ use crate::store::StoreError;
 /// Changes that are stored together at most, with the calls that come between them.
 pub(super) const TOGETHER_MAX: usize = 128;
 
-type Edit = dyn FnOnce(&Engine, &mut Document) -> Result<(), ErrorBody> + Send;
+type Edit = dyn FnMut(&Engine, &mut Document) -> Result<(), ErrorBody> + Send;
 type Answer = dyn FnOnce(Result<Applied, ErrorBody>) + Send;
 
 /// A change that somebody asks for.
@@ -33,10 +37,23 @@ pub(super) struct Proposal {
     pub(super) expected: Option<u64>,
     /// Only to say what would be changed.
     pub(super) dry_run: bool,
-    /// Changes the document, which is the engine's.
+    /// Changes the document, which is the engine's; once or more often.
     pub(super) edit: Box<Edit>,
     /// Given the result, once it is durable.
     pub(super) answer: Box<Answer>,
+}
+
+/// What has become of a proposal.
+enum Proposed {
+    Done(Applied),
+    /// Overlays whose searches have not said their first word.
+    Waits(Vec<Name>),
+}
+
+/// A proposal that waits for searches of overlays.
+pub(super) struct Aside {
+    pub(super) overlays: Vec<Name>,
+    pub(super) proposal: Proposal,
 }
 
 /// What has been made of a proposal, and is to be stored.
@@ -50,7 +67,8 @@ impl Engine {
     ///
     /// # Errors
     /// What `edit` returns; [`ErrorCode::Conflict`] if `expected` is not the revision; what validation,
-    /// authority, the data plane or the store refuse. Nothing has changed then.
+    /// authority, the data plane or the store refuse, and [`ErrorCode::Internal`] if it makes overlays that have a search. Nothing has
+    /// changed then.
     pub fn change(
         &mut self,
         peer: &Peer,
@@ -58,16 +76,17 @@ impl Engine {
         dry_run: bool,
         edit: impl FnOnce(&mut Document) -> Result<(), ErrorBody> + Send + 'static,
     ) -> Result<Applied, ErrorBody> {
+        let mut edit = Some(edit);
         let (answer, answered) = std::sync::mpsc::sync_channel(1);
         self.change_together(vec![Proposal {
             peer: *peer,
             expected,
             dry_run,
-            edit: Box::new(move |_, document| edit(document)),
+            edit: Box::new(move |_, document| edit.take().map_or(Ok(()), |edit| edit(document))),
             answer: Box::new(move |result| drop(answer.send(result))),
         }]);
         let unanswered = |_| ErrorBody::plain(ErrorCode::Internal, "a change was not answered");
-        answered.recv().map_err(unanswered)?
+        answered.try_recv().map_err(unanswered)?
     }
 
     /// Makes these changes, and answers each.
@@ -75,11 +94,16 @@ impl Engine {
         let (before, revision) = (self.document.clone(), self.revision);
         let mut results = Vec::with_capacity(proposals.len());
         let mut all = Vec::new();
-        for proposal in proposals {
-            let Proposal { peer, dry_run, .. } = proposal;
-            let (expected, edit) = (proposal.expected, proposal.edit);
-            let done = self.propose(&peer, expected, dry_run, edit, &mut all);
-            results.push((peer, proposal.answer, done));
+        for mut proposal in proposals {
+            let done = match self.propose(&mut proposal, &mut all) {
+                Ok(Proposed::Done(done)) => Ok(done),
+                Ok(Proposed::Waits(overlays)) => {
+                    self.aside.push(Aside { overlays, proposal });
+                    continue;
+                }
+                Err(error) => Err(error),
+            };
+            results.push((proposal.peer, proposal.answer, done));
         }
         let stored = match all.is_empty() {
             true => Ok(()),
@@ -106,20 +130,21 @@ impl Engine {
     /// Checks a change, and makes its steps in the edit that it opens if it is the first.
     fn propose(
         &mut self,
-        peer: &Peer,
-        expected: Option<u64>,
-        dry_run: bool,
-        edit: Box<Edit>,
+        proposal: &mut Proposal,
         all: &mut Vec<Made>,
-    ) -> Result<Applied, ErrorBody> {
-        if let Some(expected) = expected.filter(|&expected| expected != self.revision) {
+    ) -> Result<Proposed, ErrorBody> {
+        let (peer, dry_run) = (&proposal.peer, proposal.dry_run);
+        if let Some(expected) = proposal
+            .expected
+            .filter(|&expected| expected != self.revision)
+        {
             let now = self.revision;
             let message =
                 format!("the document is at revision {now}, not {expected}: read it again");
             return Err(ErrorBody::plain(ErrorCode::Conflict, message));
         }
         let mut next = self.document.clone();
-        edit(self, &mut next)?;
+        (proposal.edit)(self, &mut next)?;
         next.complete(&self.document, draw_mac);
         next.canonicalize();
         peer.may_have_vnds(&self.document, &next)?;
@@ -134,6 +159,10 @@ impl Engine {
         check_loops(&next, &changes)?;
         let warnings = self.check_claims(peer, &next, &changes)?;
         if !dry_run && !changes.is_empty() {
+            let waits = self.begin_searches(&changes, &next)?;
+            if !waits.is_empty() {
+                return Ok(Proposed::Waits(waits));
+            }
             if all.is_empty() {
                 self.backend.begin_edit();
             }
@@ -158,12 +187,36 @@ impl Engine {
                 changes: told.collect(),
             });
         }
-        Ok(Applied {
+        Ok(Proposed::Done(Applied {
             revision: self.revision,
             dry_run,
             changes,
             warnings,
-        })
+        }))
+    }
+
+    /// Has the searches of overlays that are to be made begin. Gives those that have yet to say their first word.
+    fn begin_searches(
+        &mut self,
+        changes: &[Change],
+        next: &Document,
+    ) -> Result<Vec<Name>, ErrorBody> {
+        let mut waits = Vec::new();
+        for change in changes {
+            let Change::Create { to } = change else {
+                continue;
+            };
+            let Object::Overlay(overlay) = to else {
+                continue;
+            };
+            let bridge = next.bridge(overlay.bridge().as_str());
+            let filters = bridge.is_some_and(|bridge| bridge.settings().vlan_filtering);
+            match self.backend.begin_search(overlay, filters) {
+                Some(begun) => begun.map_err(|error| refused(to, error))?,
+                None => waits.push(overlay.name.clone()),
+            }
+        }
+        Ok(waits)
     }
 
     /// Stores what was made and ends the edit, or undoes it all.

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use windlass_api::{Applied, Document, ErrorBody, ErrorCode};
 
 use crate::authority::Peer;
+use crate::engine::Engine;
 use crate::http::{Answer, App, Failure, Json, Query, answer};
 
 /// The query of `PUT /v1/document`.
@@ -25,7 +26,7 @@ pub async fn show(
     State(app): State<App>,
     Extension(peer): Extension<Peer>,
 ) -> Result<Response, Failure> {
-    let call = move |engine: &mut crate::engine::Engine| {
+    let call = move |engine: &mut Engine| {
         peer.must_operate("read the whole configuration")?;
         Ok((engine.revision(), engine.document().clone()))
     };
@@ -66,11 +67,10 @@ pub async fn replace(
     peer.must_operate("apply a whole configuration")?;
     let expected = expected(&headers)?;
     let Json(next) = Json::<Document>::from_request(request, &app).await?;
-    let call = move |engine: &mut crate::engine::Engine| {
-        engine.change(&peer, expected, query.dry_run, move |document| {
-            *document = next;
-            Ok(())
-        })
+    let edit = move |_: &Engine, document: &mut Document| {
+        document.clone_from(&next);
+        Ok(())
     };
-    answer(app.engine.call(&peer, call).await)
+    let applied = app.engine.change(&peer, expected, query.dry_run, edit);
+    answer(applied.await)
 }

@@ -20,7 +20,7 @@ pub trait Kind: 'static {
     /// Its configuration.
     type Config: DeserializeOwned + Clone + Send + 'static;
     /// The body of a PATCH.
-    type Patch: DeserializeOwned + Send + 'static;
+    type Patch: DeserializeOwned + Clone + Send + 'static;
     /// What is shown of it.
     type View: Serialize + Send + 'static;
     /// The word for one.
@@ -325,7 +325,7 @@ pub async fn create<K: Kind>(
             let message = format!("{} \"{name}\" exists already", K::WORD);
             return Err(ErrorBody::plain(ErrorCode::Exists, message));
         }
-        K::list_mut(document).push(config);
+        K::list_mut(document).push(config.clone());
         Ok(())
     };
     let applied = app.engine.change(&peer, None, false, edit).await?;
@@ -354,7 +354,7 @@ pub async fn replace<K: Kind>(
         }
         let list = K::list_mut(document);
         list.retain(|other| *K::name(other) != *name);
-        list.push(config);
+        list.push(config.clone());
         Ok(())
     };
     answer(app.engine.change(&peer, None, false, edit).await)
@@ -371,7 +371,7 @@ pub async fn patch<K: Kind>(
         seen::<K>(engine, &peer, &name)?;
         let mut list = K::list_mut(document).iter_mut();
         if let Some(config) = list.find(|config| *K::name(config) == *name) {
-            K::patch(patch, config);
+            K::patch(patch.clone(), config);
         }
         Ok(())
     };

@@ -35,7 +35,7 @@ pub fn options(directory: &Path) -> Options {
 }
 
 /// What changes a document.
-pub type Edit = Box<dyn FnOnce(&Engine, &mut Document) -> Result<(), ErrorBody> + Send>;
+pub type Edit = Box<dyn FnMut(&Engine, &mut Document) -> Result<(), ErrorBody> + Send>;
 
 /// A running daemon; dropping it ends it in order.
 pub struct Daemon {

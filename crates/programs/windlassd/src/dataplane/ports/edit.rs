@@ -98,6 +98,11 @@ impl Edit {
         aside.any(|aside| aside.name == *name && aside.end == End::Move)
     }
 
+    /// Whether a member of this name goes, or went, in it.
+    pub(super) fn has_aside(&self, name: &Name) -> bool {
+        self.members.iter().any(|aside| aside.name == *name)
+    }
+
     /// Members of this name that came in it, and went.
     pub(super) fn dropped(&self, name: &Name) -> impl Iterator<Item = &MemberState> {
         let aside = self.members.iter();

@@ -405,6 +405,7 @@ impl Ports {
             .peekable();
         let look = overlays.peek().map(|_| self.overlays_at + LOOK);
         let due = overlays.filter_map(|overlay| overlay.questions.due());
+        let due = due.chain(self.searches.due());
         look.into_iter().chain(due).min()
     }
 

@@ -2,8 +2,9 @@
 //!
 //! # Model
 //! Searches run on the look-up thread ([`Lookups`]), which starts with the first overlay that needs one. It tells over a bounded
-//! channel, read in each round of this thread. An overlay that is made waits for the first word of its search, so that a mistake is
-//! the answer to whoever made it; a daemon that starts does not wait, and its overlays are degraded until the search speaks.
+//! channel, read in each round of this thread. An overlay is made after the first word of its search, so that a mistake is the answer to
+//! whoever made it: its search begins [`Ahead`] of it, and nobody waits meanwhile. A change of one that is there waits on this thread. A
+//! daemon that starts does not wait, and its overlays are degraded until the search speaks.
 //!
 //! A registry is told of each VNIC on the overlay's bridge, in each network: its address, the IP addresses that it may use or is given,
 //! and whether it is live.
@@ -42,6 +43,18 @@ const ETCD_PLUGIN: &str = "windlass-lookup-etcd";
 /// Where it is, if it is neither beside the daemon nor in `../lib/windlass`.
 const PLUGINS: &str = "/usr/lib/windlass";
 
+/// A search that has begun before its overlay.
+struct Ahead {
+    conf: LookupConf,
+    started: Started,
+    /// Its first word.
+    word: Option<Result<(), StartError>>,
+    /// How long that is waited for, and then, that somebody makes the overlay.
+    until: Instant,
+    /// What it has told since.
+    told: Vec<Told>,
+}
+
 /// The look-up thread, and what it has told.
 pub(in crate::dataplane::ports) struct Searches {
     /// Dropped before the look-up thread is waited for, which may wait for room here.
@@ -49,6 +62,7 @@ pub(in crate::dataplane::ports) struct Searches {
     to: SyncSender<(Name, Told)>,
     /// What was told while this thread waited for a first word.
     told_before: Vec<(Name, Told)>,
+    ahead: BTreeMap<Name, Ahead>,
     pub(super) lookups: Option<Lookups>,
     /// Questions so far.
     questions: u64,
@@ -63,6 +77,7 @@ impl Default for Searches {
             told,
             to,
             told_before: Vec::new(),
+            ahead: BTreeMap::new(),
             lookups: None,
             questions: 0,
             has_begun: false,
@@ -75,6 +90,16 @@ impl Searches {
     pub(super) fn next_question(&mut self) -> u64 {
         self.questions += 1;
         self.questions
+    }
+
+    /// When a search that has begun ahead is looked at.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let look = Instant::now() + ROOM;
+        let due = self.ahead.values().map(|ahead| match ahead.word {
+            None => look.min(ahead.until),
+            Some(_) => ahead.until,
+        });
+        due.min()
     }
 
     /// Waits for the first word of a search. What is told meanwhile is taken in: without room for it the look-up thread would wait
@@ -200,17 +225,19 @@ impl Ports {
     /// What is wrong with it, in the search's own words.
     pub(super) fn begin_search(&mut self, name: &Name, is_new: bool) -> Result<(), BackendError> {
         let has_begun = self.searches.has_begun;
-        let Some(state) = self.overlay(name) else {
+        let conf = self.overlay(name).and_then(|state| state.lookup_conf(name));
+        let Some(conf) = conf else {
             return Ok(());
         };
-        let Some(kind) = state.lookup.clone() else {
+        let ahead = self.searches.ahead.remove(name).filter(|_| is_new);
+        if let Some(ahead) = ahead.filter(|ahead| ahead.conf == conf)
+            && matches!(ahead.word, Some(Ok(())))
+        {
+            let told = ahead.told.into_iter().map(|told| (name.clone(), told));
+            self.searches.told_before.extend(told);
+            let _ = eventfd::signal(&*self.wake);
             return Ok(());
-        };
-        let conf = LookupConf {
-            overlay: name.clone(),
-            vnis: state.networks.clone(),
-            kind,
-        };
+        }
         let lookups = self.lookups()?;
         let started = match is_new {
             true => lookups.start(conf),
@@ -219,12 +246,75 @@ impl Ports {
         if !has_begun {
             return Ok(());
         }
-        let refused = |error| BackendError::Host(format!("search of overlay `{name}`: {error}"));
-        let begun = self.searches.wait(&started).map_err(refused);
+        let begun = self.searches.wait(&started);
         if begun.is_err() && is_new {
             self.end_search(name);
         }
-        begun
+        begun.map_err(|error| refused(name, &error))
+    }
+
+    /// Has the search of an overlay that is to be made begin. `None` until it has said its first word. Where another one has its name
+    /// until then, that one's goes on.
+    pub fn begin_search_ahead(
+        &mut self,
+        overlay: &windlass_api::Overlay,
+        filters: bool,
+    ) -> Option<Result<(), BackendError>> {
+        let name = &overlay.name;
+        let has_other = self.members.get(name).is_some() || self.edit.has_aside(name);
+        let may_begin = self.searches.has_begun && !has_other;
+        let conf = Overlay::new(overlay, filters).lookup_conf(name);
+        let Some(conf) = conf.filter(|_| may_begin) else {
+            return Some(Ok(()));
+        };
+        if let Some(ahead) = self.searches.ahead.get(name) {
+            if ahead.conf != conf {
+                let other = format!("another overlay `{name}` is being made");
+                return Some(Err(BackendError::Host(other)));
+            }
+            let word = ahead.word.clone()?;
+            if word.is_err() {
+                self.searches.ahead.remove(name);
+                self.end_search(name);
+            }
+            return Some(word.map_err(|error| refused(name, &error)));
+        }
+        let started = match self.lookups() {
+            Ok(lookups) => lookups.start(conf.clone()),
+            Err(error) => return Some(Err(error)),
+        };
+        let ahead = Ahead {
+            conf,
+            started,
+            word: None,
+            until: Instant::now() + FIRST_WORD,
+            told: Vec::new(),
+        };
+        self.searches.ahead.insert(name.clone(), ahead);
+        None
+    }
+
+    /// Hears first words of searches that have begun ahead, and ends those whose overlays nobody makes.
+    fn hear_ahead(&mut self) {
+        let now = Instant::now();
+        let mut over = Vec::new();
+        for (name, ahead) in &mut self.searches.ahead {
+            let is_late = now >= ahead.until;
+            if ahead.word.is_some() {
+                over.extend(is_late.then(|| name.clone()));
+                continue;
+            }
+            let word = ahead.started.wait_for(Duration::ZERO);
+            ahead.word = word.or_else(|| is_late.then(|| Err(StartError::late())));
+            if ahead.word.is_some() {
+                ahead.until = now + FIRST_WORD;
+                self.sink.changed(name);
+            }
+        }
+        for name in over {
+            self.searches.ahead.remove(&name);
+            self.end_search(&name);
+        }
     }
 
     /// Has the search of an overlay that was set aside go on, or begin anew if another overlay of its name has had one since.
@@ -242,9 +332,9 @@ impl Ports {
 
     /// Ends the search of an overlay that is no more, unless another one that has its name has a search.
     pub(in crate::dataplane::ports) fn leave_search(&self, name: &Name) {
-        if self
-            .overlay(name)
-            .is_none_or(|other| other.lookup.is_none())
+        let other = self.overlay(name);
+        if other.is_none_or(|other| other.lookup.is_none())
+            && !self.searches.ahead.contains_key(name)
         {
             self.end_search(name);
         }
@@ -262,7 +352,12 @@ impl Ports {
         // Those that come meanwhile wake this thread again.
         let mut told = std::mem::take(&mut self.searches.told_before);
         told.extend(self.searches.told.try_iter().take(TOLD_MAX));
+        self.hear_ahead();
         for (name, told) in told {
+            if let Some(ahead) = self.searches.ahead.get_mut(&name) {
+                ahead.told.push(told);
+                continue;
+            }
             if let Err(error) = self.told(&name, told) {
                 tracing::error!("{name}: {error}");
                 if let Some(state) = self.overlay_mut(&name) {
@@ -522,7 +617,21 @@ fn announced_ips(member: &MemberState) -> Vec<IpAddr> {
     all.into_iter().take(IPS_MAX).collect()
 }
 
+/// A search cannot begin.
+fn refused(name: &Name, error: &StartError) -> BackendError {
+    BackendError::Host(format!("search of overlay `{name}`: {error}"))
+}
+
 impl Overlay {
+    /// What is looked up for it, and how; `None` if everything stands in its properties.
+    fn lookup_conf(&self, name: &Name) -> Option<LookupConf> {
+        Some(LookupConf {
+            overlay: name.clone(),
+            vnis: self.networks.clone(),
+            kind: self.lookup.clone()?,
+        })
+    }
+
     /// The targets that the search wants flooded.
     pub(super) fn told_floods(&self) -> impl Iterator<Item = (u32, SocketAddr)> {
         let all = self.flooded.iter();
