@@ -178,6 +178,83 @@ fn groups_go_to_members_only() {
     assert_eq!(heard(&b, GROUP_MAC, SOON), 0);
 }
 
+/// A bridge without VLANs snoops, and so does one with an overlay: who is not in a group does not get it, but remote hosts get all groups, and hear of our
+/// receivers, though no router is known there.
+#[test]
+fn tunnels_get_all_groups_and_reports() {
+    let Some(lab) = Lab::start("tunnels_get_all_groups_and_reports") else {
+        return;
+    };
+    lab.namespace("far");
+    lab.underlay("far", &["192.0.2.2"]);
+    for words in [
+        "link add vx0 mtu 1450 type vxlan id 23 dstport 4789 local 192.0.2.2 remote 192.0.2.1",
+        "address add 10.9.0.8/24 dev vx0",
+        "link set vx0 up",
+        "route add 224.0.0.0/4 dev vx0",
+    ] {
+        lab.ip("far", words);
+    }
+    let far = Wire::open(&lab, "far", "vx0");
+    let daemon = lab.daemon();
+    daemon.must(
+        "bridge create br0 --set vlan-filtering=off --set multicast-snooping=on --set multicast-querier=on \
+         --set multicast-query-interval=4 --set multicast-unknown=routers",
+    );
+    daemon.must(
+        "overlay create ov0 --bridge br0 --vni 23 --search direct --set vxlan/listen-ip=192.0.2.1,direct/dest-ip=192.0.2.2",
+    );
+    let _a = guest(&lab, &daemon, "a", 1);
+    let _b = guest(&lab, &daemon, "b", 2);
+    let c = guest(&lab, &daemon, "c", 3);
+    until("the bridge snoops", || are_snooped(&daemon));
+    let receiver = socket(&lab, "b", "0.0.0.0");
+    receiver
+        .join_multicast_v4(&GROUP, &Ipv4Addr::new(10, 9, 0, 2))
+        .expect("joined");
+    until("its membership", || members(&daemon, "239.1.2.3") == ["b0"]);
+    let is_report = |Frame(frame): Frame| {
+        let is_igmp = frame.get(12..14) == Some(&[8, 0]) && frame.get(23) == Some(&2);
+        is_igmp && frame.get(26..30) == Some(&[10, 9, 0, 2])
+    };
+    until("its report in the tunnel", || {
+        far.receive().is_some_and(is_report)
+    });
+
+    let here = socket(&lab, "a", "10.9.0.1");
+    let there = socket(&lab, "far", "10.9.0.8");
+    heard(&c, ALL_MAC, SOON);
+    for n in 0..10_u8 {
+        here.send_to(&[n], (GROUP, PORT)).expect("sent");
+    }
+    receives_ten(&receiver, "from a neighbour");
+    for n in 0..10_u8 {
+        there.send_to(&[n], (GROUP, PORT)).expect("sent");
+    }
+    receives_ten(&receiver, "out of the tunnel");
+    // A group that nobody here is in.
+    here.send_to(&[1], ("239.9.9.9", PORT)).expect("sent");
+    until("the far host gets it", || {
+        let came = std::iter::from_fn(|| far.receive());
+        let mut came = came.map(|Frame(frame)| frame);
+        came.any(|frame| frame[..6] == [1, 0, 0x5e, 9, 9, 9])
+    });
+    // All came to c, too, that is for everybody, before and behind them.
+    here.send_to(&[2], ("224.0.0.251", PORT)).expect("sent");
+    let mut others = 0;
+    until("c gets what is for all", || {
+        let Some(Frame(frame)) = c.receive() else {
+            return false;
+        };
+        others += usize::from(
+            [GROUP_MAC, [1, 0, 0x5e, 9, 9, 9]]
+                .contains(&frame[..6].try_into().expect("an address")),
+        );
+        frame[..6] == ALL_MAC
+    });
+    assert_eq!(others, 0);
+}
+
 /// A member that was put into a group gets it though its kernel joined nothing, in the VLAN that was named, after a leave and after a restart;
 /// it is listed as permanent, and is out when it is taken out. What cannot be is refused, and so is more than the bridge has room for.
 #[test]

@@ -27,10 +27,10 @@ impl Default for VlanMap {
 }
 
 impl VlanMap {
-    /// The set of these identifiers; only 1 to 4094 count.
+    /// The set of these identifiers, of which 4095 and above do not count. 0 is the one VLAN of a bridge that does not filter.
     pub fn of(vids: impl IntoIterator<Item = u16>) -> VlanMap {
         let mut map = VlanMap::default();
-        for vid in vids.into_iter().filter(|v| (1..VID_RESERVED).contains(v)) {
+        for vid in vids.into_iter().filter(|v| *v < VID_RESERVED) {
             if let Some(word) = map.0.get_mut(vid as usize / 64) {
                 *word |= 1 << (vid % 64);
             }
@@ -186,11 +186,11 @@ mod tests {
         assert_eq!(with(Tag::Bad(Drop::Runt), Some(5)), Err(Drop::Runt));
     }
 
-    /// A set holds what it was made of, and neither 0 nor 4095.
+    /// A set holds what it was made of, but for 4095.
     #[test]
     fn sets() {
         let map = VlanMap::of([0, 1, 63, 64, 4094, 4095, 9999]);
         let got: Vec<u16> = (0..5000).filter(|&v| map.contains(v)).collect();
-        assert_eq!(got, [1, 63, 64, 4094]);
+        assert_eq!(got, [0, 1, 63, 64, 4094]);
     }
 }

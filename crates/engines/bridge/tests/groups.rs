@@ -263,6 +263,48 @@ fn stopped_members_get_nothing() {
     assert_eq!(receivers(&bridge, 1, &ipv4([239, 1, 2, 3], 17)), [3]);
 }
 
+/// A bridge that does not filter VLANs snoops, too: all frames are in VLAN 0, whatever tags they have.
+#[test]
+fn a_bridge_without_vlans_snoops() {
+    let members = (1..=4_u16).map(|id| MemberConf {
+        nospoof: false,
+        horizon: u16::from(id == 4),
+        ..MemberConf::new(TxId(id), 0)
+    });
+    let (fdb, _) = Fdb::new(Limits::new(256, [1, 2]), NoReaders);
+    let [known, other] = [[239, 1, 2, 3], [239, 9, 9, 9]];
+    let groups = GroupsConf {
+        vlans: vec![GroupVlan {
+            vid: 0,
+            is_v6: false,
+            is_snooped: true,
+            routers: vec![],
+        }],
+        groups: vec![GroupConf {
+            vid: 0,
+            address: IpAddr::from(known),
+            number: 0,
+            members: vec![2],
+        }],
+        ..GroupsConf::default()
+    };
+    let bridge = Bridge::new(BridgeConf {
+        fdb,
+        filtering: false,
+        mac: 0,
+        members: members.collect(),
+        groups: Some(groups.into()),
+    });
+    let group = ipv4(known, 17);
+    assert_eq!(receivers(&bridge, 1, &group), [2, 4]);
+    assert_eq!(receivers(&bridge, 1, &ipv4(other, 17)), [4]);
+    assert_eq!(receivers(&bridge, 4, &group), [2]);
+    // What has a tag is not IPv4 here.
+    let tag = [0x81, 0, 0, 5];
+    let tagged = [&group[..12], &tag[..], &group[12..]].concat();
+    assert_eq!(receivers(&bridge, 1, &tagged), [2, 3, 4]);
+}
+
 /// Where the bridge answers, questions for neighbours are the daemon's at a rate, and everybody's above it; nothing else is.
 #[test]
 fn questions_are_the_daemons() {

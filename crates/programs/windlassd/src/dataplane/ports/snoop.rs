@@ -153,7 +153,6 @@ impl Ports {
         };
         let set = match snoop.engine.receive(id, vid, frame.bytes(), now()) {
             Ok(Relay::All) => FloodKind::Group.id(vid),
-            Ok(Relay::Routers(family)) if snoop.engine.routers(vid, family).is_empty() => return,
             Ok(Relay::Routers(family)) => groups::routers(vid, family == Family::V6),
             Err(error) => return tracing::debug!("multicast of member {id}: {error}"),
         };
