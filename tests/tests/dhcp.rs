@@ -323,6 +323,15 @@ fn strangers_ask_everybody() {
         std::iter::from_fn(|| b.receive()).any(|heard| heard == Frame(of_router.clone()))
     });
 
+    // As much as it likes: what floods there keeps nobody else's from the guests.
+    for xid in 0..300 {
+        up.send(&wants(xid, [2, 0, 0, 0, 0, 0x0f], A_IP));
+    }
+    up.send(&frame(ALL, [2, 0, 0, 0, 0, 0x0f], &[], "last"));
+    let heard = heard_until(&b, "last");
+    assert_eq!(daemon.drops("u0", "local-full"), 0);
+    assert!(heard.iter().any(is_dhcp), "{heard:x?}");
+
     daemon.must("overlay set ov0 proxy=arp,ndp");
     let request = wants(11, A, A_IP);
     until("everybody is asked again", || {

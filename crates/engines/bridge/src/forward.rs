@@ -731,8 +731,7 @@ impl Pass<'_> {
             if dst & GROUP_BIT != 0 {
                 (dst_key, dst_answer) = (key.0, Target::Flood(FloodKind::Group));
                 if let Some(groups) = &self.bridge.groups {
-                    let is_read = self.from.horizon == 0;
-                    dst_answer = Target::Group(groups.way(h, i, vid, is_read));
+                    dst_answer = Target::Group(groups.way(h, i, vid, self.from));
                 }
             } else if key.0 != dst_key {
                 let place = self.sightings.place(i);

@@ -9,7 +9,7 @@
 //! | --- | --- |
 //! | IGMP, MLD, PIM hello (PIM to its routers' address) | the daemon, at most [`SNOOPED_A_SECOND`] of each member; out of a tunnel: everybody |
 //! | ARP requests, neighbour solicitations and advertisements, where the bridge answers them | the daemon, at most [`ASKED_A_SECOND`] of each member; above it, while the daemon is behind, and out of a tunnel, everybody |
-//! | DHCP to a server, router solicitations and advertisements, where the bridge serves its hosts | the daemon, at most [`SERVED_A_SECOND`] of each member; out of a tunnel: everybody |
+//! | DHCP to a server, router solicitations and advertisements of a VNIC, in a VLAN in which the bridge serves its hosts | the daemon, at most [`SERVED_A_SECOND`] of each VNIC; of other members: everybody |
 //! | not IPv4 or IPv6; 224.0.0.0/24, ff02::1, a scope within the host; a VLAN that is not snooped | everybody |
 //! | a group that has members | these, routers and tunnels |
 //! | another group | routers and tunnels, or everybody ([`GroupsConf::flood_unknown`]) |
@@ -88,8 +88,8 @@ pub struct GroupsConf {
     pub flood_unknown: bool,
     /// Questions for neighbours are the daemon's.
     pub answers: bool,
-    /// Requests of hosts for addresses and routers are the daemon's, and what routers advertise.
-    pub serves: bool,
+    /// VLANs in which requests of hosts for addresses and routers are the daemon's, and what hosts advertise as routers.
+    pub serves: Vec<u16>,
 }
 
 /// The set of the routers of a VLAN.
@@ -128,7 +128,7 @@ pub struct Groups {
     snooped: [VlanMap; 2],
     snoops: bool,
     answers: bool,
-    serves: bool,
+    serves: VlanMap,
     flood_unknown: bool,
     keys: Box<[(Key, FloodId)]>,
     /// In order of their numbers.
@@ -181,7 +181,7 @@ impl Groups {
             snooped,
             snoops: !conf.vlans.is_empty(),
             answers: conf.answers,
-            serves: conf.serves,
+            serves: VlanMap::of(conf.serves.iter().copied()),
             flood_unknown: conf.flood_unknown,
             keys: keys.into_boxed_slice(),
             sets: sets.into_boxed_slice(),
@@ -207,9 +207,10 @@ impl Groups {
         self.asks(*kind, packet).then(|| FloodKind::Group.id(vid))
     }
 
-    /// Where frame `i`, which was sent to a group address, goes; `is_read`: the daemon reads such frames of its sender.
+    /// Where frame `i` of a member goes, which was sent to a group address.
     #[inline(never)]
-    pub(crate) fn way(&self, h: &Heads, i: usize, vid: u16, is_read: bool) -> Way {
+    pub(crate) fn way(&self, h: &Heads, i: usize, vid: u16, from: &MemberConf) -> Way {
+        let is_read = from.horizon == 0;
         let all = Way::Set(FloodKind::Group.id(vid));
         let private = h.private(i);
         let Some((kind, packet)) = private.get(12..).and_then(<[u8]>::split_first_chunk::<2>)
@@ -219,7 +220,7 @@ impl Groups {
         if is_read && self.asks(*kind, packet) {
             return Way::Ask(FloodKind::Group.id(vid));
         }
-        if is_read && self.serves && is_served(*kind, packet) {
+        if from.host && self.serves.contains(vid) && is_served(*kind, packet) {
             return Way::Serve;
         }
         if !self.snoops {

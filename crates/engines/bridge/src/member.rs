@@ -57,6 +57,8 @@ pub struct MemberConf {
     pub mab: bool,
     /// Exchanges nothing with other private members.
     pub private: bool,
+    /// A host is behind it, not a link with servers and routers of its own: the bridge may serve it.
+    pub host: bool,
     /// Members of one horizon exchange nothing (split horizon); 0: it has none.
     pub horizon: u16,
     /// Receives a copy of every accepted frame and sends none.
@@ -92,6 +94,7 @@ impl MemberConf {
             locked: false,
             mab: false,
             private: false,
+            host: true,
             horizon: 0,
             span: false,
             nospoof: true,

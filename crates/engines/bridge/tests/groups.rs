@@ -17,7 +17,7 @@ fn address(text: &str) -> IpAddr {
     text.parse().expect("an address")
 }
 
-/// Members 1 to 6 in VLAN 1; 7 in VLAN 2 and, tagged, in 1. Routers of VLAN 1 and IPv4 are behind 6; 2 and 7 are in 239.1.2.3, 3 in ff05::5; 2 is private, as 4 is.
+/// Members 1 to 6 in VLAN 1; 7 in VLAN 2 and, tagged, in 1. Routers of VLAN 1 and IPv4 are behind 6, which is no VNIC; 2 and 7 are in 239.1.2.3, 3 in ff05::5; 2 is private, as 4 is.
 fn bridge(flood_unknown: bool, is_snooped: bool) -> Bridge {
     let members = (1..=7_u16).map(|id| {
         let mac = Key::from_octets(0, [2, 0, 0, 0, 0, id as u8]).mac();
@@ -25,6 +25,7 @@ fn bridge(flood_unknown: bool, is_snooped: bool) -> Bridge {
             nospoof: false,
             storm_limit: 0,
             private: matches!(id, 2 | 4),
+            host: id != 6,
             pvid: Some(if id == 7 { 2 } else { 1 }),
             tagged: VlanMap::of((id == 7).then_some(1)),
             ..MemberConf::new(TxId(id), mac)
@@ -345,7 +346,7 @@ fn questions_are_the_daemons() {
 fn requests_of_hosts_are_the_daemons() {
     let plain = bridge(false, false);
     let serves = plain.with_groups(&GroupsConf {
-        serves: true,
+        serves: vec![1],
         ..GroupsConf::default()
     });
     let discover = |port: u8, part: u8, options: usize| {
@@ -394,12 +395,37 @@ fn requests_of_hosts_are_the_daemons() {
     assert!(dropped.iter().all(|way| *way == full));
 }
 
+/// What is no VNIC asks everybody at any rate, and so does all in a VLAN in which the bridge serves nobody.
+#[test]
+fn others_ask_everybody() {
+    let mut advertisement = ipv6("ff02::1", &[58, 134]);
+    let serving = |vlans: &[u16]| {
+        bridge(false, false).with_groups(&GroupsConf {
+            serves: vlans.to_vec(),
+            ..GroupsConf::default()
+        })
+    };
+    let bridge = serving(&[1]);
+    for _ in 0..50 {
+        assert_eq!(receivers(&bridge, 6, &advertisement), [1, 2, 3, 4, 5, 7]);
+    }
+    assert_eq!(send(&bridge, 1, &advertisement).0, Verdict::SNOOPED);
+    let elsewhere = serving(&[2]);
+    for _ in 0..50 {
+        assert_eq!(receivers(&elsewhere, 1, &advertisement), [2, 3, 4, 5, 6, 7]);
+    }
+    advertisement.splice(12..12, [0x81, 0, 0, 1]);
+    assert_eq!(receivers(&elsewhere, 7, &advertisement), [1, 2, 3, 4, 5, 6]);
+    assert_eq!(send(&bridge, 7, &advertisement).0, Verdict::SNOOPED);
+}
+
 /// What comes out of a tunnel is read by nobody here: it goes on to members. Who is behind a tunnel is not known either, so every group goes there.
 #[test]
 fn tunnels_carry_every_group() {
     let members = (1..=4_u16).map(|id| MemberConf {
         nospoof: false,
         horizon: u16::from(id > 2),
+        host: id <= 2,
         pvid: Some(1),
         ..MemberConf::new(TxId(id), 0)
     });
@@ -420,7 +446,7 @@ fn tunnels_carry_every_group() {
         }],
         flood_unknown: false,
         answers: true,
-        serves: true,
+        serves: vec![1],
     };
     let bridge = Bridge::new(BridgeConf {
         fdb,

@@ -35,6 +35,8 @@ pub struct MemberSettings {
     pub neigh_suppress: bool,
     /// Exchanges nothing with other private members.
     pub private: bool,
+    /// It is a VNIC.
+    pub host: bool,
     /// Gets a copy of everything, sends nothing.
     pub span: bool,
     /// VLAN of untagged frames; `None`: they are dropped.
@@ -98,6 +100,7 @@ impl MemberSettings {
             mab: set.flag(scope, "mab"),
             neigh_suppress: set.flag(scope, "neigh-suppress"),
             private: set.flag(scope, "private"),
+            host: scope == Scope::Vnic,
             span: set.flag(scope, "span"),
             vlan: u16::try_from(number("vlan")).ok().filter(|&vlan| vlan != 0),
             tagged,

@@ -217,6 +217,7 @@ impl Overlays {
                 macs: Arc::default(),
                 pvid: vid.filter(|_| !is_kept),
                 tagged: VlanMap::of(vid.filter(|_| is_kept)),
+                host: false,
                 mtu: target
                     .path_mtu
                     .unwrap_or(u16::MAX)

@@ -84,6 +84,7 @@ pub fn member_conf(settings: &MemberSettings, mac: u64, mtu: u32) -> MemberConf 
         locked: settings.locked,
         mab: settings.mab,
         private: settings.private,
+        host: settings.host,
         horizon: 0,
         span: settings.span,
         nospoof: settings.mac_nospoof,

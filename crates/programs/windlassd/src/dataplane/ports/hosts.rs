@@ -4,14 +4,15 @@
 //! The forwarding path gives this thread what DHCP clients send to servers, router solicitations and advertisements
 //! ([`windlass_bridge::groups`]). A VNIC has a record: the addresses in its `allowed-ips`, else those that the search told of its link-layer address.
 //! [`windlass_dhcp`] answers from it, and the answer goes to the asking VNIC alone. Without a record the frame goes on to everybody. Where the search
-//! told a DHCP server of the VNIC (`dhcp-proxy`), the client's frame goes to that one, and to nobody else. Other members but VNICs are passed on.
+//! told a DHCP server of the VNIC (`dhcp-proxy`), the client's frame goes to that one, and to nobody else. Members that are no VNICs are not heard: behind
+//! an uplink there is a link of its own, which has its servers and routers.
 //!
 //! Advertisements are sent to each VNIC every [`ADVERTISE`], and when what they say has changed.
 //!
 //! # What can be lost
 //! Answers and advertisements for which there is no room on the way to a worker. Clients ask again; hosts keep what they were told for three times as long.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use windlass_api::{MacAddr, Name};
@@ -44,6 +45,8 @@ pub(super) struct Hosts {
 /// What one overlay tells, and what became of requests.
 struct Served {
     network: Network,
+    /// In which VLANs.
+    vlans: Vec<u16>,
     answered: u64,
     refused: u64,
     passed: u64,
@@ -51,9 +54,10 @@ struct Served {
 }
 
 impl Hosts {
-    /// Has an overlay tell this from now on, or nothing.
-    pub(super) fn set(&mut self, name: &Name, network: Option<Network>) {
-        let Some(network) = network else {
+    /// Has an overlay tell what its properties say from now on, or nothing.
+    pub(super) fn set(&mut self, name: &Name, overlay: Option<&Overlay>) {
+        let told = overlay.and_then(|overlay| Some((overlay.network()?, overlay.vlans())));
+        let Some((network, vlans)) = told else {
             self.overlays.remove(name);
             return;
         };
@@ -64,11 +68,13 @@ impl Hosts {
             // Those who were told what was before, too.
             self.waiting.clear();
         }
+        let vlans = vlans.collect();
         match known {
-            Some(known) => known.network = network,
+            Some(known) => (known.network, known.vlans) = (network, vlans),
             None => {
                 let served = Served {
                     network,
+                    vlans,
                     answered: 0,
                     refused: 0,
                     passed: 0,
@@ -79,9 +85,10 @@ impl Hosts {
         }
     }
 
-    /// Whether there is none.
-    pub(super) fn is_empty(&self) -> bool {
-        self.overlays.is_empty()
+    /// In which VLANs hosts are told something.
+    pub(super) fn vlans(&self) -> BTreeSet<u16> {
+        let served = self.overlays.values();
+        served.flat_map(|served| &served.vlans).copied().collect()
     }
 }
 
@@ -122,13 +129,12 @@ impl Ports {
         let Some(member) = name.and_then(|name| self.members.get(&name)) else {
             return true;
         };
-        let (bridge, is_vnic) = (member.bridge.clone(), member.own.is_some());
+        let bridge = member.bridge.clone();
         let source = frame.bytes().get(6..).and_then(|s| s.first_chunk());
         let Some(asked) = self.neighbours.get(&bridge) else {
             return true;
         };
-        // Behind an uplink there is a link of its own, which has its servers and routers.
-        let mut overlays = asked.hosts.overlays.iter().filter(|_| is_vnic);
+        let mut overlays = asked.hosts.overlays.iter();
         let found = overlays.find_map(|(name, served)| {
             let overlay = self.members.get(name)?.overlay.as_deref()?;
             overlay.vni_of(vid)?;

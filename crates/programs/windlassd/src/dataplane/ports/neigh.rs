@@ -42,9 +42,9 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// Whether its bridge answers for neighbours, and whether it serves its hosts.
-    fn answers(&self) -> (bool, bool) {
-        (!self.suppressing.is_empty(), !self.hosts.is_empty())
+    /// Whether its bridge answers for neighbours, and in which VLANs it serves its hosts.
+    fn answers(&self) -> (bool, BTreeSet<u16>) {
+        (!self.suppressing.is_empty(), self.hosts.vlans())
     }
 }
 
@@ -123,18 +123,18 @@ impl Ports {
         Some(Instant::now() + Duration::from_nanos(left))
     }
 
-    /// Whether a bridge answers for neighbours, and whether it serves its hosts.
-    pub(super) fn answers_on(&self, bridge: &Name) -> (bool, bool) {
+    /// Whether a bridge answers for neighbours, and in which VLANs it serves its hosts.
+    pub(super) fn answers_on(&self, bridge: &Name) -> (bool, BTreeSet<u16>) {
         let asked = self.neighbours.get(bridge);
-        asked.map_or((false, false), Asked::answers)
+        asked.map(Asked::answers).unwrap_or_default()
     }
 
     /// What the forwarding path is to do on a bridge that does not snoop.
     pub(super) fn groups_without_snooping(&self, bridge: &Name) -> Option<GroupsConf> {
         let (answers, serves) = self.answers_on(bridge);
-        (answers || serves).then(|| GroupsConf {
+        (answers || !serves.is_empty()).then(|| GroupsConf {
             answers,
-            serves,
+            serves: serves.into_iter().collect(),
             ..GroupsConf::default()
         })
     }
@@ -234,7 +234,7 @@ impl Ports {
                 };
                 self.match_neighbours(&name, &names, &mut asked);
                 let answers = asked.answers();
-                if answers != (false, false) {
+                if answers != Default::default() {
                     asked.engine.advance(now());
                     self.neighbours.insert(name.clone(), asked);
                     if answered == Some(answers) {
@@ -264,7 +264,7 @@ impl Ports {
             }
             asked.suppressing.remove(name);
             let overlay = of(name).and_then(|m| m.overlay.as_deref());
-            asked.hosts.set(name, overlay.and_then(Overlay::network));
+            asked.hosts.set(name, overlay);
         }
         for (name, member) in names.iter().filter_map(|name| Some((name, of(name)?))) {
             let mut conf = port_conf(member);

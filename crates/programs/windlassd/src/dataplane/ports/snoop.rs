@@ -100,7 +100,7 @@ fn mac_of(member: &MemberState, host: &mut dyn Host) -> u64 {
 
 impl Snoop {
     /// What the forwarding path has to know.
-    fn groups(&self, (answers, serves): (bool, bool)) -> GroupsConf {
+    fn groups(&self, (answers, serves): (bool, BTreeSet<u16>)) -> GroupsConf {
         let vlans = self.engine.vlans().map(|(vid, family)| GroupVlan {
             vid,
             is_v6: family == Family::V6,
@@ -118,7 +118,7 @@ impl Snoop {
             groups: groups.collect(),
             flood_unknown: self.flood_unknown,
             answers,
-            serves,
+            serves: serves.into_iter().collect(),
         }
     }
 
