@@ -707,6 +707,13 @@ fn is_vni(vni: u32) -> Result<(), String> {
     }
 }
 
+/// A sentence that may be a `text` of a message: without control characters, and not too long.
+#[must_use]
+pub fn sentence(text: &str) -> String {
+    let shown = &text[..text.floor_char_boundary(TEXT_BYTES_MAX)];
+    shown.replace(char::is_control, " ")
+}
+
 fn is_text(text: &str) -> Result<(), String> {
     match text.len() {
         1..=TEXT_BYTES_MAX if !text.chars().any(char::is_control) => Ok(()),
@@ -730,7 +737,10 @@ fn is_endpoint(mac: MacAddr, ips: &[IpAddr]) -> Result<(), String> {
 }
 
 /// Whether frames can be sent there.
-pub(crate) fn is_target(target: &Target) -> Result<(), String> {
+///
+/// # Errors
+/// A sentence.
+pub fn is_target(target: &Target) -> Result<(), String> {
     let is_host = !target.ip.is_unspecified() && !target.ip.is_multicast();
     let is_broadcast = matches!(target.ip, IpAddr::V4(ip) if ip.is_broadcast());
     match (is_host && !is_broadcast, target.port) {

@@ -6,8 +6,8 @@
 //! changed since the last look is taken with [`Table::take_changes`]: whatever way a record came, only a difference is told.
 //!
 //! # Failure modes
-//! A source that ends in the middle of a sync takes nothing away ([`Table::abort_syncs`]). A record beyond [`ENTRIES_MAX`] is refused;
-//! those that are there stay.
+//! A source that ends in the middle of a sync takes nothing away ([`Table::abort_syncs`]). A record beyond [`ENTRIES_MAX`], or twice as
+//! many during a sync, is refused; those that are there stay.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -19,6 +19,8 @@ use crate::protocol::{Entry, Withdrawn};
 
 /// Records of an overlay.
 pub const ENTRIES_MAX: usize = 131_072;
+/// The same during a sync: those that come are there beside those that go at its end.
+const SYNCED_MAX: usize = 2 * ENTRIES_MAX;
 
 /// Where an endpoint is, and what is known of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -121,7 +123,8 @@ impl Table {
         let is_synced = [None, Some(vni)]
             .iter()
             .any(|of| self.open.contains_key(of));
-        let has_room = self.slots.len() < ENTRIES_MAX;
+        let most = if is_synced { SYNCED_MAX } else { ENTRIES_MAX };
+        let has_room = self.slots.len() < most;
         let seen = self.syncs;
         match self.slots.get_mut(&(vni, mac)) {
             Some(slot) if !is_synced && record.generation < slot.record.generation => return Ok(()),
@@ -172,11 +175,14 @@ impl Table {
     /// Removes what has not come since [`Table::sync_begin`].
     ///
     /// # Errors
-    /// [`TableError::NotBegun`].
+    /// [`TableError::NotBegun`], [`TableError::Full`].
     pub fn sync_end(&mut self, vni: Option<u32>) -> Result<(), TableError> {
         let begun = self.open.remove(&vni).ok_or(TableError::NotBegun)?;
         self.remove_if(|of, slot| vni.is_none_or(|vni| vni == of) && slot.seen < begun);
-        Ok(())
+        match self.slots.len() <= ENTRIES_MAX {
+            true => Ok(()),
+            false => Err(TableError::Full),
+        }
     }
 
     /// Forgets the syncs that have not ended: their source has.
@@ -352,6 +358,14 @@ mod tests {
         table.put(1, mac(0), record("h1", 2)).expect("it is there");
         table.withdraw(&withdrawn(1, 1, "h1", 1)).expect("own");
         table.put(2, mac(0), record("h1", 1)).expect("room again");
+        assert_eq!(table.len(), ENTRIES_MAX);
+        // All others: a sync has room for them beside those that go at its end.
+        table.sync_begin(None).expect("all");
+        for last in 0..ENTRIES_MAX {
+            let last = u32::try_from(ENTRIES_MAX + last).expect("small");
+            table.put(1, mac(last), record("h1", 1)).expect("room");
+        }
+        table.sync_end(None).expect("begun");
         assert_eq!(table.len(), ENTRIES_MAX);
     }
 }

@@ -6,7 +6,9 @@ use std::fmt::Debug;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use windlass_lookup::line::{LineError, decode, encode};
-use windlass_lookup::protocol::{ENTRIES_A_LINE_MAX, FromPlugin, IPS_MAX, Message, ToPlugin};
+use windlass_lookup::protocol::{
+    ENTRIES_A_LINE_MAX, FromPlugin, IPS_MAX, Message, TEXT_BYTES_MAX, ToPlugin, sentence,
+};
 
 const TO: &[&str] = &[
     r#"{"op":"hello","v":1}"#,
@@ -138,4 +140,18 @@ fn limits_hold() {
     }
     let deep = format!(r#"{{"op":"pong","id":1,"x":{}"#, "[".repeat(60_000));
     refused(&deep, "recursion limit");
+}
+
+/// A sentence of any text can be said, and keeps what is readable.
+#[test]
+fn a_sentence_can_be_said() {
+    for text in ["a\nb\u{7f}\u{9b}c", &"\u{e9}".repeat(TEXT_BYTES_MAX)] {
+        let said = FromPlugin::Degraded {
+            overlay: "ov0".to_owned(),
+            text: sentence(text),
+        };
+        let line = encode(&said).expect("a line");
+        assert_eq!(decode::<FromPlugin>(&line), Ok(said));
+    }
+    assert_eq!(sentence("a\nb"), "a b");
 }

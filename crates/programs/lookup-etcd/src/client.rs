@@ -31,10 +31,16 @@ const ANSWER_MAX: Duration = Duration::from_secs(30);
 /// HTTP/2 pings, while nothing else is heard, and how long their answer may take.
 const PING_EVERY: Duration = Duration::from_secs(20);
 const PONG_MAX: Duration = Duration::from_secs(20);
-/// Keys of one answer. etcd 3.4 counts the rest of the range for each page: small pages make long lists.
+/// Keys of one answer. etcd 3.4 counts the rest of the range for each page: small pages make long lists. Where values are so long that
+/// an answer has more than [`ANSWER_BYTES_MAX`], smaller ones are asked for.
 const PAGE_KEYS: i64 = 10_000;
-/// Bytes of one answer.
-const ANSWER_BYTES_MAX: usize = 64 << 20;
+/// Bytes of one answer. A request, and so a value, has at most 1.5 MiB, unless etcd is told otherwise.
+const ANSWER_BYTES_MAX: usize = 16 << 20;
+/// Bytes of a value, and of a key, beyond which it is none of ours.
+const VALUE_BYTES_MAX: usize = 4 << 10;
+const KEY_BYTES_MAX: usize = 2 << 10;
+/// Keys of a list.
+const KEYS_MAX: usize = 1 << 19;
 
 /// The first key behind all that begin with `prefix`.
 #[must_use]
@@ -172,7 +178,7 @@ impl Client {
         }
         let found = answer.responses.into_iter().map(|response| {
             let range = response.range.unwrap_or_default();
-            range.kvs.into_iter().next().map(kv)
+            range.kvs.into_iter().next().and_then(kv)
         });
         Ok((header, Outcome::Conflict(found.collect())))
     }
@@ -187,16 +193,25 @@ impl Client {
             kvs: Vec::new(),
         };
         let mut key = prefix.as_bytes().to_vec();
+        let mut limit = PAGE_KEYS;
         loop {
             let asked = RangeRequest {
                 key: key.clone(),
                 range_end: range_end(prefix),
-                limit: PAGE_KEYS,
+                limit,
                 revision: listing.revision,
                 serializable: !fresh,
             };
             let request = self.request(asked, fresh);
-            let page: RangeResponse = self.call("/etcdserverpb.KV/Range", request).await?;
+            let page: Result<RangeResponse, Status> =
+                self.call("/etcdserverpb.KV/Range", request).await;
+            let page = match page {
+                Err(status) if is_too_long(&status) && limit > 1 => {
+                    limit = (limit / 8).max(1);
+                    continue;
+                }
+                page => page?,
+            };
             if listing.revision == 0 {
                 listing.revision = page.header.unwrap_or_default().revision;
             }
@@ -205,7 +220,11 @@ impl Client {
                 key.push(0);
             }
             let is_empty = page.kvs.is_empty();
-            listing.kvs.extend(page.kvs.into_iter().map(kv));
+            listing.kvs.extend(page.kvs.into_iter().filter_map(kv));
+            if listing.kvs.len() > KEYS_MAX {
+                let text = format!("more than {KEYS_MAX} keys under {prefix}");
+                return Err(Status::resource_exhausted(text));
+            }
             if !page.more || is_empty {
                 return Ok(listing);
             }
@@ -238,7 +257,7 @@ impl Client {
             }
             Err(status) if status.code() == Code::OutOfRange => {
                 // It is either of the past that was compacted, or of a future.
-                Ok((!status.message().contains("compacted")).then_some(false))
+                Ok((!is_compacted(&status)).then_some(false))
             }
             Err(status) => Err(status),
         }
@@ -301,12 +320,27 @@ async fn ready(grpc: &mut Grpc<Channel>) -> Result<(), Status> {
     ready.map_err(|error| Status::unavailable(causes(&error)))
 }
 
-fn kv(from: KeyValue) -> Kv {
-    Kv {
-        key: String::from_utf8_lossy(&from.key).into_owned(),
-        value: from.value,
-        mod_revision: from.mod_revision,
+/// A key with its value; `None`: it is none of ours. A value that is none is cut to nothing.
+#[must_use]
+pub fn kv(from: KeyValue) -> Option<Kv> {
+    let mut value = from.value;
+    if value.len() > VALUE_BYTES_MAX {
+        value = Vec::new();
     }
+    (from.key.len() <= KEY_BYTES_MAX).then(|| Kv {
+        key: String::from_utf8_lossy(&from.key).into_owned(),
+        value,
+        mod_revision: from.mod_revision,
+    })
+}
+
+fn is_compacted(status: &Status) -> bool {
+    status.message().contains("compacted")
+}
+
+/// Whether an answer has more bytes than are taken: tonic's own words.
+fn is_too_long(status: &Status) -> bool {
+    status.code() == Code::OutOfRange && !is_compacted(status)
 }
 
 fn written(txn: &Txn) -> TxnRequest {

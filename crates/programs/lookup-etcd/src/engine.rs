@@ -45,6 +45,8 @@ const SETTLED_MS: u64 = 1_000;
 const REST_SHARED_MS: u64 = 30_000;
 /// How long after its VNI is known an own record stays that the daemon has not announced.
 const STALE_MS: u64 = 60_000;
+/// How long another host of this name counts as there after a word of it: as long as its lease.
+const TWIN_MS: u64 = 30_000;
 
 /// What this host is.
 #[derive(Debug, Clone)]
@@ -83,6 +85,8 @@ struct Sync {
     is_doubted: bool,
     /// The daemon was told everything between the marks.
     is_told: bool,
+    /// Records were left out, since there were too many: it is listed again when there is room.
+    is_short: bool,
     /// When a watch that just began has told what was missed.
     settled_at: Option<u64>,
     /// When own records that nobody announced go.
@@ -130,8 +134,8 @@ pub struct Engine {
     why_down: String,
     pub(crate) cluster: u64,
     lease: i64,
-    /// `alive/` was written with that lease.
-    has_sign: bool,
+    /// Revision at which this host first wrote `alive/` with that lease; 0: it is not there.
+    sign: i64,
     /// It is there now: endpoints may be announced.
     is_alive: bool,
     keep_alive_at: Option<u64>,
@@ -152,8 +156,8 @@ pub struct Engine {
     overlays: BTreeMap<String, Option<String>>,
     /// The registry refuses to write.
     denied: Option<String>,
-    /// Another host is alive under this name.
-    has_twin: bool,
+    /// Another host writes under this name: until this time, if it does not go on.
+    twin_until: u64,
     forgetting: BTreeSet<String>,
     asks: Vec<Ask>,
     outbox: Outbox,
@@ -174,6 +178,7 @@ impl Sync {
             fresh: false,
             is_doubted: false,
             is_told: false,
+            is_short: false,
             settled_at: None,
             stale_at: None,
         }
@@ -189,6 +194,7 @@ impl Engine {
         scopes.insert(Scope::Alive, Sync::new(0));
         Self {
             keys: Keys::new(&conf.cluster),
+            mirror: Mirror::new(&conf.host),
             random: conf.seed,
             conf,
             now: 0,
@@ -196,13 +202,12 @@ impl Engine {
             why_down: "not connected yet".to_owned(),
             cluster: 0,
             lease: 0,
-            has_sign: false,
+            sign: 0,
             is_alive: false,
             keep_alive_at: None,
             proof: None,
             checked: 0,
             scopes,
-            mirror: Mirror::default(),
             owns: BTreeMap::new(),
             claims: claims::Claims::default(),
             rest: Rest::default(),
@@ -212,7 +217,7 @@ impl Engine {
             of_vni: BTreeMap::new(),
             overlays: BTreeMap::new(),
             denied: None,
-            has_twin: false,
+            twin_until: 0,
             forgetting: BTreeSet::new(),
             asks: Vec::new(),
             outbox: Outbox::default(),
@@ -264,6 +269,7 @@ impl Engine {
         self.proves(&kv.key, Some(&kv.value), kv.mod_revision);
         if let Some(leaf) = self.keys.leaf(scope, &kv.key).map(str::to_owned) {
             self.restore_record(scope, &leaf, &kv);
+            self.note_overflow(scope);
         }
     }
 
@@ -366,12 +372,8 @@ impl Engine {
             return;
         }
         let mut own = Own::new(ips, of.state, self.now);
-        let me = self.mirror.known(&self.conf.host);
-        if let Some(entry) = self
-            .mirror
-            .entry(of.vni, of.mac)
-            .filter(|entry| Some(entry.host) == me)
-        {
+        let entry = self.mirror.entry(of.vni, of.mac);
+        if let Some(entry) = entry.filter(|entry| entry.host == mirror::ME) {
             own.inherited(entry.generation, entry.mod_revision, &entry.ips);
             if entry.mod_revision == 0 {
                 own.doubt(self.now);
@@ -485,7 +487,13 @@ impl Engine {
                 self.rest.lease = lease;
                 self.rest.is_asked = false;
             }
-            Told::LeaseKept => self.show_life(),
+            Told::LeaseKept => {
+                // Another host of this name has left its own address.
+                if !self.has_twin() && self.is_registered && !self.host_is_current() {
+                    self.up();
+                }
+                self.show_life();
+            }
             Told::LeaseGone => {
                 self.end_lease();
                 self.asks.push(Ask::Grant { of: Lease::Alive });
@@ -513,13 +521,11 @@ impl Engine {
 
     /// The revision of this host's own record, by which a registry is known again.
     fn host_seen(&self) -> i64 {
-        let me = self.mirror.known(&self.conf.host);
-        me.map_or(0, |id| self.mirror.host(id).mod_revision)
+        self.mirror.host(mirror::ME).mod_revision
     }
 
     fn host_is_current(&self) -> bool {
-        let me = self.mirror.known(&self.conf.host);
-        me.is_some_and(|id| self.mirror.host(id).record.as_ref() == Some(&self.conf.record))
+        self.mirror.host(mirror::ME).record.as_ref() == Some(&self.conf.record)
     }
 
     fn down(&mut self, why: String) {
@@ -566,7 +572,9 @@ impl Engine {
             // Something of it changed meanwhile.
             (Pending::Forget(host), Outcome::Conflict(_)) => self.forget(&host),
             (Pending::Alive, Outcome::Done) => {
-                self.has_sign = true;
+                if self.sign == 0 {
+                    self.sign = revision;
+                }
                 self.is_alive = true;
                 self.denied = None;
             }
@@ -579,9 +587,6 @@ impl Engine {
 
     fn register_answered(&mut self, cluster: u64, revision: i64, outcome: Outcome) {
         let seen = self.host_seen();
-        let Some(me) = self.mirror.id(&self.conf.host) else {
-            return;
-        };
         match outcome {
             Outcome::Done => {
                 let at = if self.host_is_current() && seen != 0 {
@@ -589,18 +594,21 @@ impl Engine {
                 } else {
                     revision
                 };
-                self.mirror.set_host(me, Some(self.conf.record.clone()), at);
+                self.mirror.see_me(Some(self.conf.record.clone()), at);
                 self.changes += 1;
-                self.compare(cluster, revision);
+                // What is told meanwhile may be newer than this answer.
+                if !self.is_registered {
+                    self.compare(cluster, revision);
+                }
             }
             Outcome::Conflict(found) => {
                 let kv = found.into_iter().flatten().next();
                 let at = kv.as_ref().map_or(0, |kv| kv.mod_revision);
-                if at < seen {
+                if at < seen && !self.is_registered {
                     self.registry_is_younger();
                 }
                 let record = kv.and_then(|kv| schema::host(&kv.value));
-                self.mirror.set_host(me, record, at);
+                self.mirror.see_me(record, at);
                 self.up();
             }
             Outcome::Denied(_) => {}
@@ -660,7 +668,8 @@ impl Engine {
     }
 
     fn proves(&mut self, key: &str, value: Option<&[u8]>, revision: i64) {
-        if revision > self.proof.as_ref().map_or(0, |(latest, ..)| *latest) {
+        let is_cut = value.is_some_and(<[u8]>::is_empty);
+        if !is_cut && revision > self.proof.as_ref().map_or(0, |(latest, ..)| *latest) {
             self.proof = Some((revision, key.to_owned(), value.map(<[u8]>::to_vec)));
         }
     }
@@ -750,7 +759,7 @@ impl Engine {
 
     fn end_lease(&mut self) {
         self.lease = 0;
-        self.has_sign = false;
+        self.sign = 0;
         self.is_alive = false;
         self.keep_alive_at = None;
     }
@@ -762,9 +771,14 @@ impl Engine {
         self.show_life();
     }
 
-    /// The lease is there: so is the sign of life, or it is written.
+    /// Whether another host writes under this name.
+    fn has_twin(&self) -> bool {
+        self.now < self.twin_until
+    }
+
+    /// The lease is there: so is the sign of life, or it is written. Another host of this name is to see it.
     fn show_life(&mut self) {
-        if self.has_sign {
+        if self.sign != 0 && !self.has_twin() {
             self.is_alive = true;
             return;
         }

@@ -30,8 +30,12 @@
 //! - *Registry younger than what is known* (emptied, an old snapshot, another cluster): nothing is swept; every host announces its own again.
 //!   It is known by a smaller revision, another cluster, this host's own record missing or older, or an empty list.
 //!
+//! - *Somebody writes what is no record*: it is passed over. The owner of a record that was overwritten writes it again.
+//! - *Two hosts of one name*: each sees the other's sign of life, says so, and removes nothing under that name.
+//!
 //! # Limits
 //! [`mirror::ENDPOINTS_MAX`] endpoints, [`mirror::HOSTS_MAX`] hosts, [`engine::VNIS_MAX`] VNIs; the overlay is degraded with a sentence beyond.
+//! Values of 4 KiB, answers of 16 MiB, lists of 524,288 keys.
 //!
 //! # Not done
 //! Hosts trust each other: etcd's roles cannot divide `ep/VNI` by host. A client certificate and a user per host are the set-up to use.

@@ -186,7 +186,7 @@ impl Link {
             // Of a watch that was left, or a sign of life. The revision of a requested one may run ahead of events (etcd before 3.4.25).
             return Vec::new();
         };
-        let revision = response.header.as_ref().map_or(0, |header| header.revision);
+        let revision = as_of(&response);
         if response.canceled {
             self.numbers.retain(|(watch, _)| *watch != number);
             return match response.compact_revision {
@@ -198,9 +198,9 @@ impl Link {
             return vec![Told::Watching { scope }];
         }
         let changes = response.events.into_iter().filter_map(|event| {
-            let kv = event.kv?;
+            let kv = client::kv(event.kv?)?;
             Some(Change {
-                key: String::from_utf8_lossy(&kv.key).into_owned(),
+                key: kv.key,
                 value: (event.kind != DELETE).then_some(kv.value),
                 mod_revision: kv.mod_revision,
             })
@@ -292,6 +292,7 @@ impl Link {
             key: prefix.into_bytes(),
             start_revision: from,
             progress_notify: true,
+            fragment: true,
             watch_id: number,
         }));
     }
@@ -310,6 +311,16 @@ impl Link {
                 request: Some(request),
             });
         }
+    }
+}
+
+/// The revision up to which a watch has told everything. That of the answer is ahead while a watch catches up, and the rest of the last
+/// event's transaction may be in the next piece.
+fn as_of(response: &WatchResponse) -> i64 {
+    let last = response.events.last().and_then(|event| event.kv.as_ref());
+    match last {
+        Some(kv) => kv.mod_revision - i64::from(response.fragment),
+        None => response.header.as_ref().map_or(0, |header| header.revision),
     }
 }
 
@@ -341,5 +352,37 @@ async fn read_watches(
             Ok(Err(status)) => return client::said(&status),
             Err(_) => return format!("nothing was heard for {} s", SILENT_MAX.as_secs()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::{Event, KeyValue, ResponseHeader};
+
+    /// A watch that catches up, or whose message comes in pieces, is not taken to be further than its events.
+    #[test]
+    fn a_watch_is_as_far_as_its_events() {
+        let response = |fragment, events: &[i64]| WatchResponse {
+            header: Some(ResponseHeader {
+                revision: 9_000,
+                ..ResponseHeader::default()
+            }),
+            fragment,
+            events: events
+                .iter()
+                .map(|at| Event {
+                    kv: Some(KeyValue {
+                        mod_revision: *at,
+                        ..KeyValue::default()
+                    }),
+                    ..Event::default()
+                })
+                .collect(),
+            ..WatchResponse::default()
+        };
+        assert_eq!(as_of(&response(false, &[])), 9_000);
+        assert_eq!(as_of(&response(false, &[7, 8, 8])), 8);
+        assert_eq!(as_of(&response(true, &[7, 8])), 7);
     }
 }

@@ -4,8 +4,10 @@
 //! A record has the revision of its last change. An older change never replaces a newer record. Revision 0 marks a record that the registry,
 //! as it is now, has not confirmed: it was read from one that is gone ([`Mirror::doubt`]). Such a record serves on, yields only to a
 //! generation that is not smaller, and goes when somebody accepts the registry (`resync`).
+//!
+//! The number of a host of which nothing is known any more goes to another one when there is no other left. This host has its own, [`ME`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use windlass_lookup::protocol::{EndpointState, TARGETS_MAX, Target};
@@ -22,6 +24,9 @@ pub const HOSTS_MAX: usize = TARGETS_MAX + 24;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HostId(u32);
 
+/// This host.
+pub const ME: HostId = HostId(0);
+
 /// A host.
 #[derive(Debug, Clone)]
 pub struct Host {
@@ -33,6 +38,20 @@ pub struct Host {
     pub mod_revision: i64,
     /// Whether it says that it is alive.
     pub is_alive: bool,
+    /// Endpoints, and VNIs in which it has members.
+    uses: usize,
+}
+
+impl Host {
+    fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            record: None,
+            mod_revision: 0,
+            is_alive: false,
+            uses: 0,
+        }
+    }
 }
 
 /// An endpoint.
@@ -60,36 +79,70 @@ pub struct Vni {
 }
 
 /// Everything.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Mirror {
     names: BTreeMap<String, HostId>,
     hosts: Vec<Host>,
+    /// Hosts of which nothing is known.
+    unused: BTreeSet<HostId>,
     /// By number.
     pub vnis: BTreeMap<u32, Vni>,
     endpoints: usize,
-    /// Records were left out, since there were too many.
+    /// A record was left out, since there were too many.
     pub has_overflown: bool,
 }
 
 impl Mirror {
+    /// One that knows this host's name.
+    #[must_use]
+    pub fn new(me: &str) -> Self {
+        Self {
+            names: [(me.to_owned(), ME)].into(),
+            hosts: vec![Host::new(me)],
+            unused: BTreeSet::new(),
+            vnis: BTreeMap::new(),
+            endpoints: 0,
+            has_overflown: false,
+        }
+    }
+
     /// The number of a host. `None`: there are too many.
     pub fn id(&mut self, name: &str) -> Option<HostId> {
         if let Some(id) = self.names.get(name) {
             return Some(*id);
         }
-        if self.hosts.len() >= HOSTS_MAX {
+        let id = if self.hosts.len() < HOSTS_MAX {
+            self.hosts.push(Host::new(name));
+            HostId(u32::try_from(self.hosts.len() - 1).ok()?)
+        } else if let Some(id) = self.unused.pop_first() {
+            let former = std::mem::replace(self.host_mut(id), Host::new(name));
+            self.names.remove(&former.name);
+            id
+        } else {
             self.has_overflown = true;
             return None;
-        }
-        let id = HostId(u32::try_from(self.hosts.len()).ok()?);
+        };
         self.names.insert(name.to_owned(), id);
-        self.hosts.push(Host {
-            name: name.to_owned(),
-            record: None,
-            mod_revision: 0,
-            is_alive: false,
-        });
+        self.unused.insert(id);
         Some(id)
+    }
+
+    /// Whether there is room for many records more.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        let hosts = self.hosts.len() - self.unused.len();
+        self.endpoints <= ENDPOINTS_MAX / 8 * 7 && hosts <= HOSTS_MAX / 8 * 7
+    }
+
+    /// Notes that so many more uses a host has, or that something else of it is or is not known any more.
+    fn used(&mut self, id: HostId, more: isize) {
+        let host = self.host_mut(id);
+        host.uses = host.uses.saturating_add_signed(more);
+        if id == ME || host.record.is_some() || host.is_alive || host.uses > 0 {
+            self.unused.remove(&id);
+        } else {
+            self.unused.insert(id);
+        }
     }
 
     /// The number of a host that is known.
@@ -153,13 +206,21 @@ impl Mirror {
         host.mod_revision = if record.is_some() { revision } else { 0 };
         let changed = host.record != record;
         host.record = record;
+        self.used(id, 0);
         changed
+    }
+
+    /// Takes this host's record, if it is one, as of its last change; 0: it is absent.
+    pub fn see_me(&mut self, record: Option<HostRecord>, revision: i64) {
+        let me = self.host_mut(ME);
+        (me.record, me.mod_revision) = (record, revision);
     }
 
     /// Takes a host's sign of life, or its end. Returns whether that is news.
     pub fn set_alive(&mut self, id: HostId, is_alive: bool) -> bool {
-        let host = self.host_mut(id);
-        std::mem::replace(&mut host.is_alive, is_alive) != is_alive
+        let was_alive = std::mem::replace(&mut self.host_mut(id).is_alive, is_alive);
+        self.used(id, 0);
+        was_alive != is_alive
     }
 
     /// Hosts that are alive.
@@ -190,23 +251,28 @@ impl Mirror {
         let Some(of) = self.vnis.get_mut(&vni) else {
             return (None, false);
         };
-        match of.entries.get_mut(&mac) {
-            Some(had) if revision <= had.mod_revision => (None, false),
+        let had = match of.entries.get_mut(&mac) {
+            Some(had) if revision <= had.mod_revision => return (None, false),
             // Of a registry that is gone, and later than what came back.
             Some(had) if had.mod_revision == 0 && entry.generation < had.generation => {
-                (None, false)
+                return (None, false);
             }
-            Some(had) => (Some(std::mem::replace(had, entry)), true),
+            Some(had) => Some(std::mem::replace(had, entry)),
             None if full => {
                 self.has_overflown = true;
-                (None, false)
+                return (None, false);
             }
             None => {
                 of.entries.insert(mac, entry);
                 self.endpoints += 1;
-                (None, true)
+                None
             }
+        };
+        self.used(host, 1);
+        if let Some(had) = &had {
+            self.used(had.host, -1);
         }
+        (had, true)
     }
 
     /// Takes the end of an endpoint at a revision. Returns what was there.
@@ -216,8 +282,10 @@ impl Mirror {
         if revision <= had.mod_revision {
             return None;
         }
+        let had = of.entries.remove(&mac)?;
         self.endpoints -= 1;
-        of.entries.remove(&mac)
+        self.used(had.host, -1);
+        Some(had)
     }
 
     /// Takes that a host has members in a VNI, or has none any more. Returns whether that is news.
@@ -225,16 +293,21 @@ impl Mirror {
         let Some(of) = self.vnis.get_mut(&vni) else {
             return false;
         };
-        match revision {
-            Some(revision) => of.flood.insert(id, revision).is_none(),
-            None => of.flood.remove(&id).is_some(),
-        }
+        let (is_news, more) = match revision {
+            Some(revision) => (of.flood.insert(id, revision).is_none(), 1),
+            None => (of.flood.remove(&id).is_some(), -1),
+        };
+        self.used(id, if is_news { more } else { 0 });
+        is_news
     }
 
     /// Leaves a VNI.
     pub fn drop_vni(&mut self, vni: u32) {
         if let Some(of) = self.vnis.remove(&vni) {
             self.endpoints -= of.entries.len();
+            let on = of.entries.into_values().map(|entry| entry.host);
+            on.chain(of.flood.into_keys())
+                .for_each(|id| self.used(id, -1));
         }
     }
 

@@ -1,14 +1,21 @@
 //! Lines for the daemon, in order; entries that follow one another go together.
 
-use windlass_lookup::protocol::{ENTRIES_A_LINE_MAX, Entry, FromPlugin, Withdrawn};
+use windlass_lookup::protocol::{ENTRIES_A_LINE_MAX, Entry, FromPlugin, Withdrawn, sentence};
 
 /// Lines that were not taken yet.
 #[derive(Debug, Default)]
 pub struct Outbox(Vec<FromPlugin>);
 
 impl Outbox {
-    /// A line.
-    pub fn say(&mut self, line: FromPlugin) {
+    /// A line. What etcd says is in some, whatever that is.
+    pub fn say(&mut self, mut line: FromPlugin) {
+        if let FromPlugin::Degraded { text, .. }
+        | FromPlugin::Claimed {
+            text: Some(text), ..
+        } = &mut line
+        {
+            *text = sentence(text);
+        }
         self.0.push(line);
     }
 

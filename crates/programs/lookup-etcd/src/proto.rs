@@ -218,6 +218,9 @@ pub struct WatchCreateRequest {
     /// Number of the watch within its stream.
     #[prost(int64, tag = "7")]
     pub watch_id: i64,
+    /// A message that is too long for etcd comes in pieces.
+    #[prost(bool, tag = "8")]
+    pub fragment: bool,
 }
 
 /// Ends a watch.
@@ -253,6 +256,9 @@ pub struct WatchResponse {
     /// Why it ended.
     #[prost(string, tag = "6")]
     pub cancel_reason: String,
+    /// Another piece of this message follows.
+    #[prost(bool, tag = "7")]
+    pub fragment: bool,
     /// Changes in order.
     #[prost(message, repeated, tag = "11")]
     pub events: Vec<Event>,

@@ -17,7 +17,7 @@
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
-use windlass_lookup::protocol::{EndpointState, IPS_MAX, TARGETS_MAX};
+use windlass_lookup::protocol::{EndpointState, IPS_MAX, TARGETS_MAX, Target, is_target};
 use windlass_wire::MacAddr;
 
 use crate::registry::Scope;
@@ -228,7 +228,10 @@ pub fn value<T: Serialize>(record: &T) -> Vec<u8> {
 #[must_use]
 pub fn host(value: &[u8]) -> Option<HostRecord> {
     let record: HostRecord = serde_json::from_slice(value).ok()?;
-    (record.port != 0 && record.vtep.len() <= VTEPS_MAX).then_some(record)
+    let port = record.port;
+    let mut targets = record.vtep.iter().map(|ip| Target { ip: *ip, port });
+    let is_good = targets.all(|target| is_target(&target).is_ok());
+    (is_good && port != 0 && record.vtep.len() <= VTEPS_MAX).then_some(record)
 }
 
 /// An endpoint's record; `None` if it is none.
@@ -292,7 +295,16 @@ mod tests {
         assert_eq!(bytes, br#"{"h":"a","g":3,"ip":["10.0.0.5"],"st":"active"}"#);
         assert_eq!(endpoint(&bytes), Some(record));
         assert_eq!(endpoint(br#"{"h":"a/b","g":3,"st":"active"}"#), None);
-        assert_eq!(host(br#"{"vtep":["192.0.2.1"],"port":0}"#), None);
+        for (vtep, port) in [
+            ("", 0),
+            ("\"192.0.2.1\"", 0),
+            ("\"0.0.0.0\"", 4789),
+            ("\"255.255.255.255\"", 4789),
+            ("\"192.0.2.1\",\"ff02::1\"", 4789),
+        ] {
+            let value = format!(r#"{{"vtep":[{vtep}],"port":{port}}}"#);
+            assert_eq!(host(value.as_bytes()), None, "{value}");
+        }
         assert!(!is_name("a/b") && !is_name("") && !is_name(&"a".repeat(65)));
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use windlass_lookup::line::{LineError, Lines, decode, encode};
-use windlass_lookup::protocol::{FromPlugin, Kind, Overlay, ToPlugin, VERSION};
+use windlass_lookup::protocol::{FromPlugin, Kind, Overlay, ToPlugin, VERSION, sentence};
 
 use crate::cache;
 use crate::engine::{Conf, Engine};
@@ -158,7 +158,10 @@ impl Session {
                 let overlay = of.overlay.clone();
                 return Some(match self.start(&of) {
                     Ok(()) => FromPlugin::Ok { overlay },
-                    Err(text) => FromPlugin::Error { overlay, text },
+                    Err(text) => FromPlugin::Error {
+                        overlay,
+                        text: sentence(&text),
+                    },
                 });
             }
             (ToPlugin::Stop { overlay }, Some(engine)) => engine.stop(&overlay),

@@ -621,8 +621,8 @@ impl Engine {
         };
         self.claims.compared = vni;
         // Before, this host's own endpoints are not all known.
-        let is_alive = self.is_alive;
-        let known = |sync: &&mut Sync| is_alive && sync.stale_at == Some(u64::MAX);
+        let may_remove = self.is_alive && !self.has_twin();
+        let known = |sync: &&mut Sync| may_remove && sync.stale_at == Some(u64::MAX);
         let sync = self.scopes.get_mut(&Scope::Endpoints(vni)).filter(known);
         if let Some(sync) = sync {
             // A record that came late, of an earlier start.
@@ -652,7 +652,7 @@ impl Engine {
                 continue;
             };
             let entry = self.mirror.entry(vni, mac);
-            let is_mine = entry.is_some_and(|entry| self.mirror.host(entry.host).name == me);
+            let is_mine = entry.is_some_and(|entry| entry.host == mirror::ME);
             let seen = entry.map_or(0, |entry| entry.mod_revision);
             if self.owns.contains_key(&(vni, mac)) {
                 continue;

@@ -1,6 +1,7 @@
 //! This host's endpoints, what is due, and what a person removes.
 
 use super::*;
+use crate::mirror::ME;
 
 /// Writes of one transaction that forgets a host; etcd takes 128.
 const FORGET_OPS: usize = 50;
@@ -97,12 +98,11 @@ impl Engine {
     /// The record of an endpoint changed at a revision.
     pub(super) fn own_seen(&mut self, key: (u32, MacAddr), revision: i64) {
         let now = self.now;
-        let me = self.mirror.known(&self.conf.host);
         let entry = self.mirror.entry(key.0, key.1).cloned();
         let Some(own) = self.owns.get_mut(&key) else {
             return;
         };
-        let is_mine = entry.as_ref().is_some_and(|entry| Some(entry.host) == me);
+        let is_mine = entry.as_ref().is_some_and(|entry| entry.host == ME);
         match (&own.phase, &entry) {
             (Phase::Held, _) if revision <= own.seen => {}
             (Phase::Held, None) => own.vanished(now),
@@ -121,6 +121,14 @@ impl Engine {
             }
             _ => {}
         }
+    }
+
+    /// The record of an endpoint was changed to what is none, at a revision: the one that has it writes it again.
+    pub(super) fn own_garbled(&mut self, key: (u32, MacAddr), revision: i64) {
+        let now = self.now;
+        let own = self.owns.get_mut(&key);
+        let held = own.filter(|own| own.phase == Phase::Held && own.seen < revision);
+        held.into_iter().for_each(|own| own.vanished(now));
     }
 
     /// A host is not alive any more: what it kept from this one is asked for again.
@@ -169,6 +177,7 @@ impl Engine {
             });
         }
         self.settle_watches();
+        self.fill_up();
         self.list_next();
         self.retire_stale();
         self.claims_tick();
@@ -246,18 +255,19 @@ impl Engine {
     /// Own records that the daemon did not announce again are of endpoints that are gone.
     fn retire_stale(&mut self) {
         let now = self.now;
-        let me = self.mirror.known(&self.conf.host);
         let mut stale = Vec::new();
         for (scope, sync) in &mut self.scopes {
-            if let (Scope::Endpoints(vni), true) =
-                (*scope, sync.stale_at.is_some_and(|at| at <= now))
-            {
+            let is_due = sync.stale_at.is_some_and(|at| at <= now);
+            if is_due && now < self.twin_until {
+                // They may be those of another host of this name.
+                sync.stale_at = Some(self.twin_until);
+            } else if let (Scope::Endpoints(vni), true) = (*scope, is_due) {
                 sync.stale_at = Some(u64::MAX);
                 let entries = self.mirror.vnis.get(&vni).map(|of| of.entries.iter());
                 let mine = entries
                     .into_iter()
                     .flatten()
-                    .filter(|(_, entry)| Some(entry.host) == me);
+                    .filter(|(_, entry)| entry.host == ME);
                 stale.extend(mine.map(|(mac, _)| (vni, *mac)));
             } else if !matches!(scope, Scope::Endpoints(_)) {
                 sync.stale_at = None;

@@ -1,6 +1,7 @@
 //! What lists and watches bring, and what the daemon is told of it.
 
 use super::*;
+use crate::mirror::ME;
 
 impl Engine {
     pub(super) fn listed(&mut self, scope: Scope, revision: i64, kvs: Vec<Kv>) {
@@ -24,6 +25,7 @@ impl Engine {
         }
         sync.revision = revision;
         sync.tries = 0;
+        sync.is_short = false;
         sync.fresh = false;
         sync.standing = Standing::Watching;
         sync.settled_at = None;
@@ -31,10 +33,6 @@ impl Engine {
         let is_doubted = sync.is_doubted;
         let from = revision + 1;
         self.asks.push(Ask::Watch { scope, from });
-        if let (Scope::Endpoints(_), false) = (scope, is_doubted) {
-            // An overflow is as old as the list that it came from.
-            self.mirror.has_overflown = false;
-        }
         let mut gone = self.leaves(scope);
         for kv in kvs {
             if let Some(leaf) = self.keys.leaf(scope, &kv.key).map(str::to_owned) {
@@ -57,9 +55,8 @@ impl Engine {
         let Scope::Endpoints(vni) = scope else {
             return false;
         };
-        let me = self.mirror.known(&self.conf.host);
         let of = self.mirror.vnis.get(&vni);
-        of.is_some_and(|of| of.entries.values().any(|entry| Some(entry.host) != me))
+        of.is_some_and(|of| of.entries.values().any(|entry| entry.host != ME))
     }
 
     /// What the keys of everything that is known of a scope end with.
@@ -96,7 +93,7 @@ impl Engine {
         let Some(sync) = self.scopes.get_mut(&scope) else {
             return;
         };
-        if sync.standing != Standing::Watching {
+        if sync.standing == Standing::Closed {
             return;
         }
         sync.revision = sync.revision.max(revision);
@@ -148,32 +145,66 @@ impl Engine {
         self.proves(&(self.keys.prefix(scope) + leaf), value, revision);
         match scope {
             Scope::Hosts => self.apply_host(leaf, value, revision),
-            Scope::Alive => self.apply_alive(leaf, value),
+            Scope::Alive => self.apply_alive(leaf, value, revision),
             Scope::Endpoints(vni) => self.apply_endpoint(vni, leaf, value, revision, quiet),
             Scope::Flood(vni) => self.apply_flood(vni, leaf, value.map(|_| revision), quiet),
             Scope::Addresses(_) | Scope::Blocks | Scope::All => {}
         }
+        self.note_overflow(scope);
+    }
+
+    /// Something of a scope was left out, if something was.
+    pub(super) fn note_overflow(&mut self, scope: Scope) {
+        if std::mem::take(&mut self.mirror.has_overflown) {
+            let [known, restored] = [&mut self.scopes, &mut self.restored];
+            let sync = known.get_mut(&scope).or_else(|| restored.get_mut(&scope));
+            sync.into_iter().for_each(|sync| sync.is_short = true);
+        }
+    }
+
+    /// Lists again what was left out, once there is room.
+    pub(super) fn fill_up(&mut self) {
+        if !self.mirror.has_room() {
+            return;
+        }
+        let short = self.scopes.iter();
+        let short = short.filter(|(_, sync)| sync.is_short && sync.standing == Standing::Watching);
+        let short: Vec<_> = short.map(|(scope, _)| *scope).collect();
+        short.into_iter().for_each(|scope| self.delay(scope));
+    }
+
+    /// The number of a host that a key names. One of which nothing was known needs none where a key went.
+    fn host_of(&mut self, name: &str, has_value: bool) -> Option<HostId> {
+        match has_value && schema::is_name(name) {
+            true => self.mirror.id(name),
+            false => self.mirror.known(name),
+        }
     }
 
     fn apply_host(&mut self, name: &str, value: Option<&[u8]>, revision: i64) {
-        let Some(id) = self.mirror.id(name).filter(|_| schema::is_name(name)) else {
+        let record = value.and_then(schema::host);
+        let Some(id) = self.host_of(name, record.is_some()) else {
             return;
         };
-        let record = value.and_then(schema::host);
-        if name == self.conf.host {
+        if id == ME {
             if revision < self.host_seen() {
                 return;
             }
             let is_gone = record.is_none();
-            self.has_twin |= record.as_ref().is_some_and(|of| *of != self.conf.record);
-            self.mirror.set_host(id, record, revision);
+            if record.as_ref().is_some_and(|of| *of != self.conf.record) {
+                self.twin_until = self.now + TWIN_MS;
+            }
+            let at = value.map_or(0, |_| revision);
+            self.mirror.see_me(record, at);
             // Somebody forgot a host that is there.
             if is_gone && self.is_registered {
                 self.up();
             }
             return;
         }
-        if self.mirror.set_host(id, record, revision) {
+        // What is no record leaves what is known.
+        let is_record = record.is_some() == value.is_some();
+        if is_record && self.mirror.set_host(id, record, revision) {
             self.host_moved(id);
         }
     }
@@ -197,25 +228,14 @@ impl Engine {
         }
     }
 
-    fn apply_alive(&mut self, name: &str, value: Option<&[u8]>) {
-        let Some(id) = self.mirror.id(name).filter(|_| schema::is_name(name)) else {
-            return;
-        };
+    fn apply_alive(&mut self, name: &str, value: Option<&[u8]>, revision: i64) {
         let record: Option<AliveRecord> =
             value.and_then(|value| serde_json::from_slice(value).ok());
-        if name == self.conf.host {
-            let boot = record.as_ref().map(|record| record.boot.as_str());
-            self.has_twin = self.lease != 0 && boot.is_some_and(|boot| boot != self.conf.boot);
-            if boot.is_none() && self.has_sign {
-                // It is written again with the next renewal, unless the lease is gone with it.
-                self.has_sign = false;
-                self.is_alive = false;
-                self.keep_alive_at = Some(self.now);
-            }
-            // Another host of this name is gone, and has left its own address.
-            if !self.has_twin && self.is_registered && !self.host_is_current() {
-                self.up();
-            }
+        let Some(id) = self.host_of(name, record.is_some()) else {
+            return;
+        };
+        if id == ME {
+            self.see_sign(record.as_ref(), revision);
         }
         if !self.mirror.set_alive(id, record.is_some()) {
             return;
@@ -225,6 +245,22 @@ impl Engine {
         }
         if record.is_none() {
             self.may_be_taken(name);
+        }
+    }
+
+    /// The sign of life of this host is another one, or is gone.
+    fn see_sign(&mut self, record: Option<&AliveRecord>, revision: i64) {
+        if self.sign == 0 || revision <= self.sign {
+            return;
+        }
+        match record {
+            Some(record) if record.lease != self.lease => self.twin_until = self.now + TWIN_MS,
+            Some(_) => {}
+            None => {
+                // It is written again with the renewal, unless the lease is gone with it.
+                (self.sign, self.is_alive, self.twin_until) = (0, false, 0);
+                self.keep_alive_at = Some(self.now);
+            }
         }
     }
 
@@ -247,7 +283,7 @@ impl Engine {
             }
             Some(value) => match schema::endpoint(value) {
                 Some(record) => self.mirror.set_entry(vni, mac, record, revision),
-                None => return,
+                None => return self.own_garbled((vni, mac), revision),
             },
         };
         if !is_changed {
@@ -268,13 +304,10 @@ impl Engine {
     }
 
     fn apply_flood(&mut self, vni: u32, name: &str, revision: Option<i64>, quiet: bool) {
-        if !schema::is_name(name) {
-            return;
-        }
-        let is_mine = name == self.conf.host;
-        let Some(id) = self.mirror.id(name) else {
+        let Some(id) = self.host_of(name, revision.is_some()) else {
             return;
         };
+        let is_mine = id == ME;
         if self.mirror.set_flood(vni, id, revision) && !quiet && !is_mine {
             self.tell_flood(vni);
         }
@@ -298,7 +331,7 @@ impl Engine {
         match scope {
             Scope::Hosts => {
                 let record = schema::host(&kv.value);
-                if let Some(id) = self.mirror.id(leaf) {
+                if let Some(id) = self.host_of(leaf, record.is_some()) {
                     self.mirror.set_host(id, record, kv.mod_revision);
                 }
             }
@@ -308,7 +341,7 @@ impl Engine {
                 }
             }
             Scope::Flood(vni) => {
-                if let Some(id) = self.mirror.id(leaf) {
+                if let Some(id) = self.host_of(leaf, true) {
                     self.mirror.set_flood(vni, id, Some(kv.mod_revision));
                 }
             }
@@ -361,7 +394,7 @@ impl Engine {
 
     /// Whether the daemon is told of a record: it is live, on another host.
     fn is_shown(&self, entry: &mirror::Entry) -> bool {
-        entry.is_active && self.mirror.host(entry.host).name != self.conf.host
+        entry.is_active && entry.host != ME
     }
 
     fn is_v4(&self) -> bool {
@@ -439,11 +472,9 @@ impl Engine {
             }
             Scope::Flood(vni) => {
                 self.tell_flood(vni);
-                let me = self.mirror.known(&self.conf.host);
                 let of = self.mirror.vnis.get(&vni);
-                let is_in = me
-                    .zip(of)
-                    .and_then(|(me, of)| of.flood.get(&me))
+                let is_in = of
+                    .and_then(|of| of.flood.get(&ME))
                     .is_some_and(|seen| *seen != 0);
                 if !is_in {
                     self.join_flood(vni);
@@ -457,10 +488,7 @@ impl Engine {
         let (Some(overlay), Some(of)) = (self.of_vni.get(&vni), self.mirror.vnis.get(&vni)) else {
             return;
         };
-        let others = of
-            .flood
-            .keys()
-            .filter(|id| self.mirror.host(**id).name != self.conf.host);
+        let others = of.flood.keys().filter(|id| **id != ME);
         let targets = others.filter_map(|id| self.mirror.target(*id, self.is_v4()));
         let line = FromPlugin::Flood {
             overlay: overlay.clone(),
@@ -531,12 +559,12 @@ impl Engine {
             Some(why)
         } else if let Some(why) = &self.denied {
             Some(refusal(why))
-        } else if self.has_twin {
+        } else if self.has_twin() {
             let host = &self.conf.host;
             Some(format!(
                 "another host calls itself {host}: give one of them another name"
             ))
-        } else if self.mirror.has_overflown {
+        } else if any(|sync| sync.is_short) {
             let (most, hosts) = (mirror::ENDPOINTS_MAX, mirror::HOSTS_MAX);
             Some(format!(
                 "more than {most} endpoints or {hosts} hosts: some are not known here"

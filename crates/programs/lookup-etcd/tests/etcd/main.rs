@@ -6,6 +6,7 @@ mod claims;
 mod faults;
 mod stage;
 mod strangers;
+mod writers;
 
 use stage::{Host, Member, is_here, mac};
 use windlass_lookup::protocol::EndpointState;

@@ -190,6 +190,37 @@ impl Member {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
+    /// Runs a command of `etcdctl` on an input; it has to succeed.
+    fn fed(&self, arguments: &[&str], input: &[u8]) {
+        let mut command = Command::new("etcdctl");
+        command
+            .env("ETCDCTL_API", "3")
+            .args(["--endpoints", &self.url()]);
+        command.args(arguments).stdin(Stdio::piped());
+        let mut child = command.stdout(Stdio::null()).spawn().expect("etcdctl");
+        let mut stdin = child.stdin.take().expect("a pipe");
+        stdin.write_all(input).expect("it reads");
+        drop(stdin);
+        assert!(child.wait().expect("it ends").success());
+    }
+
+    /// Writes a key under the cluster.
+    pub fn put(&self, key: &str, value: &[u8]) {
+        self.fed(&["put", &format!("/windlass/v1/test/{key}")], value);
+    }
+
+    /// Writes and deletes keys under the cluster, as many as etcd takes at a time: `put KEY VALUE` and `del KEY`.
+    pub fn write(&self, lines: &[String]) {
+        for some in lines.chunks(120) {
+            let lines = some.iter().map(|line| {
+                let (verb, rest) = line.split_once(' ').expect("two words");
+                format!("{verb} /windlass/v1/test/{rest}\n")
+            });
+            let input = format!("\n{}\n\n", lines.collect::<String>());
+            self.fed(&["txn"], input.as_bytes());
+        }
+    }
+
     /// Keys under the cluster, with what follows its prefix.
     pub fn keys(&self, under: &str) -> Vec<String> {
         let prefix = format!("/windlass/v1/test/{under}");

@@ -177,6 +177,7 @@ fn bad_properties_are_refused() {
             "etcd/ca is required",
         ),
         ("etcd/host", json!("a/b"), "is no name"),
+        ("etcd/host", json!("a\nb"), "is no name"),
         ("etcd/cert", json!("/absent"), "go together"),
         (
             "vxlan/listen-ip",

@@ -8,6 +8,7 @@ mod claims;
 mod host;
 mod model;
 mod random;
+mod twins;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
