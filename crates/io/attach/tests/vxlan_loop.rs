@@ -310,3 +310,54 @@ fn stale_tables_make_no_loop() {
         assert_eq!(all, relayed, "{hosts} hosts");
     }
 }
+
+/// From now on, sendmmsg(2) of one message fails in this thread as where a kernel cannot cut the run in it.
+fn refuse_runs() {
+    let word = |code, k, jf| libc::sock_filter {
+        code: code as u16,
+        jt: 0,
+        jf,
+        k,
+    };
+    let (load, is, end) = (
+        libc::BPF_LD | libc::BPF_W | libc::BPF_ABS,
+        libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+        libc::BPF_RET | libc::BPF_K,
+    );
+    // Of `struct seccomp_data` (linux/seccomp.h): the call's number, and its third argument.
+    let mut filter = [
+        word(load, 0, 0),
+        word(is, libc::SYS_sendmmsg as u32, 3),
+        word(load, 32, 0),
+        word(is, 1, 1),
+        word(end, libc::SECCOMP_RET_ERRNO | libc::EIO as u32, 0),
+        word(end, libc::SECCOMP_RET_ALLOW, 0),
+    ];
+    let program = libc::sock_fprog {
+        len: filter.len() as u16,
+        filter: filter.as_mut_ptr(),
+    };
+    // SAFETY: no memory is passed.
+    let done = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+    assert_eq!(done, 0);
+    let mode = libc::SECCOMP_MODE_FILTER;
+    // SAFETY: the program and its instructions outlive the call, which copies them.
+    let done = unsafe { libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program) };
+    assert_eq!(done, 0);
+}
+
+/// A kernel that cannot cut a run of datagrams for the device is given them one by one, for a while. None is lost.
+#[test]
+fn what_is_not_cut_is_sent_one_by_one() {
+    let sent = std::thread::spawn(|| {
+        let mut tunnel = Loop::start();
+        refuse_runs();
+        assert!(!tunnel.vtep.is_uncut(tunnel.now));
+        let sent = tunnel.send(&vec![other(300, 7); 20]);
+        let (came, _) = tunnel.receive_all(sent.len());
+        assert_eq!(came, sent);
+        assert!(tunnel.vtep.is_uncut(tunnel.now));
+        assert!(!tunnel.vtep.is_uncut(tunnel.now.plus(10_000_000_000)));
+    });
+    sent.join().expect("all came");
+}
