@@ -20,6 +20,7 @@ const RTM_GETADDR: u16 = 22;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const IFA_BROADCAST: u16 = 4;
+const IFA_CACHEINFO: u16 = 6;
 
 pub(super) const AF_INET: u8 = 2;
 pub(super) const AF_INET6: u8 = 10;
@@ -40,6 +41,9 @@ pub struct Address {
     pub prefix: u8,
     /// Whether it is valid on its link alone, as the kernel's own `fe80::` addresses are.
     pub is_link_local: bool,
+    /// When it was given to the link, in hundredths of a second since the kernel began: another one on a link of the same index
+    /// differs.
+    pub since: u32,
 }
 
 pub(super) fn family(ip: IpAddr) -> u8 {
@@ -83,11 +87,17 @@ fn parse(received: &Received<'_>) -> Result<Option<Address>, Malformed> {
     if !matches!(family, AF_INET | AF_INET6) {
         return Ok(None);
     }
-    let (mut local, mut peer) = (None, None);
+    let (mut local, mut peer, mut since) = (None, None, 0);
     for attribute in message::attributes(reader.0) {
         match attribute? {
             (IFA_LOCAL, value) => local = Some(parse_ip(value)?),
             (IFA_ADDRESS, value) => peer = Some(parse_ip(value)?),
+            (IFA_CACHEINFO, value) => {
+                // Lifetimes, and when it was made and changed: struct ifa_cacheinfo.
+                let mut times = Reader(value);
+                (times.u32()?, times.u32()?);
+                since = times.u32()?;
+            }
             _ => {}
         }
     }
@@ -98,6 +108,7 @@ fn parse(received: &Received<'_>) -> Result<Option<Address>, Malformed> {
         ip,
         prefix,
         is_link_local: scope == SCOPE_LINK,
+        since,
     }))
 }
 

@@ -4,9 +4,8 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
-use windlass_sys::netlink::Netlink;
+use windlass_sys::netlink::{Address, Netlink};
 use windlass_sys::netns::{NetnsRef, within};
 use windlass_sys::{Errno, udp};
 
@@ -19,8 +18,8 @@ pub struct Group {
     vtep: Arc<Vtep>,
     group: IpAddr,
     socket: Arc<OwnedFd>,
-    /// The link.
-    link: AtomicU32,
+    /// The endpoint's address, as the link had it.
+    address: Address,
 }
 
 impl Group {
@@ -30,52 +29,38 @@ impl Group {
     /// What the kernel says; `EADDRNOTAVAIL` while no link has the endpoint's address.
     pub fn join(vtep: Arc<Vtep>, group: IpAddr) -> io::Result<Group> {
         let port = vtep.conf.local.port();
-        let (link, socket) = vtep.inside(|| {
-            let link = vtep.link()?;
+        let (address, socket) = vtep.inside(|| {
+            let addresses = vtep.addresses()?;
+            let address = *addresses.first().ok_or(Errno::ADDRNOTAVAIL)?;
             let local = match group {
                 IpAddr::V4(_) => SocketAddr::new(group, port),
-                IpAddr::V6(group) => SocketAddrV6::new(group, port, 0, link).into(),
+                IpAddr::V6(group) => SocketAddrV6::new(group, port, 0, address.index).into(),
             };
-            Ok((link, Lane::receiver(local)?))
+            Ok((address, Lane::receiver(local)?))
         })?;
-        let group = Group {
+        if group.is_ipv6() {
+            let mut senders = vtep.lanes.iter().flat_map(|lane| &lane.tx);
+            senders.try_for_each(|socket| udp::set_group_link(socket, address.index))?;
+        }
+        udp::join(&socket, group, address.index)?;
+        Ok(Group {
             vtep,
             group,
             socket,
-            link: AtomicU32::new(link),
-        };
-        group.join_on(link)?;
-        Ok(group)
+            address,
+        })
     }
 
-    /// Joins again if the link is another one now.
-    ///
-    /// # Errors
-    /// As [`Group::join`].
-    pub fn rejoin(&self) -> io::Result<()> {
-        match self.join_on(self.link.load(Ordering::Relaxed)) {
-            Ok(()) | Err(Errno::ADDRINUSE) => Ok(()),
-            Err(_) => {
-                let link = self.vtep.inside(|| self.vtep.link())?;
-                self.join_on(link)?;
-                self.link.store(link, Ordering::Relaxed);
-                Ok(())
-            }
-        }
+    /// Whether the link has the endpoint's address since it was joined on. What cannot be read is taken to be so. Where it is not,
+    /// the membership may have gone with the link, though the socket still has it: [`Group::join`] makes another one.
+    pub fn is_joined(&self) -> bool {
+        let found = self.vtep.inside(|| self.vtep.addresses());
+        found.map_or(true, |addresses| addresses.contains(&self.address))
     }
 
     /// The group.
     pub fn address(&self) -> IpAddr {
         self.group
-    }
-
-    fn join_on(&self, link: u32) -> Result<(), Errno> {
-        // First: the kernel knows a membership of IPv6 on a link that is gone.
-        if self.group.is_ipv6() {
-            let mut senders = self.vtep.lanes.iter().flat_map(|lane| &lane.tx);
-            senders.try_for_each(|socket| udp::set_group_link(socket, link))?;
-        }
-        udp::join(&self.socket, self.group, link)
     }
 
     /// One ring: what comes to the group.
@@ -94,13 +79,11 @@ impl Vtep {
         }
     }
 
-    /// The link that has its address.
-    fn link(&self) -> io::Result<u32> {
+    /// Its address, as links have it.
+    fn addresses(&self) -> io::Result<Vec<Address>> {
         let mut netlink = Netlink::open().map_err(io::Error::other)?;
-        let addresses = netlink.addresses().map_err(io::Error::other)?;
-        let mut addresses = addresses.iter();
-        let found = addresses.find(|address| address.ip == self.conf.local.ip());
-        let found = found.ok_or(Errno::ADDRNOTAVAIL)?;
-        Ok(found.index)
+        let mut addresses = netlink.addresses().map_err(io::Error::other)?;
+        addresses.retain(|address| address.ip == self.conf.local.ip());
+        Ok(addresses)
     }
 }

@@ -91,7 +91,7 @@ impl Overlays {
 }
 
 impl DataPlane {
-    /// Follows what paths take, and joins groups that could not be joined or are on another link now. To be called every second.
+    /// Follows what paths take, and joins groups that could not be joined, or whose link has the endpoint's address no more. To be called every second.
     ///
     /// # Errors
     /// [`DataPlaneError::Stuck`].
@@ -114,11 +114,7 @@ impl DataPlane {
         if is_other {
             self.publish_batch();
         }
-        let lost = |v: &DraftVtep| {
-            v.group
-                .as_ref()
-                .is_some_and(|group| group.rejoin().is_err())
-        };
+        let lost = |v: &DraftVtep| v.group.as_ref().is_some_and(|group| !group.is_joined());
         while let Some(at) = self.overlays.vteps.iter().position(lost) {
             self.remove_vtep(at)?;
         }
