@@ -23,6 +23,9 @@
 use std::net::IpAddr;
 
 use windlass_frame::{FloodId, Heads};
+use windlass_wire::ether::proto::{ICMPV6, IGMP};
+use windlass_wire::ether::{ARP, IPV4, IPV6};
+use windlass_wire::host;
 
 use crate::flood::{FloodKind, FloodSet};
 use crate::member::MemberConf;
@@ -43,12 +46,6 @@ pub const GROUPS_MAX: u16 = 40_960;
 const ROUTERS: u16 = 8192;
 const GROUPS: u16 = ROUTERS + 8192;
 
-const ARP: [u8; 2] = [0x08, 0x06];
-const IPV4: [u8; 2] = [0x08, 0x00];
-const IPV6: [u8; 2] = [0x86, 0xdd];
-const IGMP: u8 = 2;
-const ICMPV6: u8 = 58;
-const UDP: u8 = 17;
 const PIM: u8 = 103;
 
 /// A group with members.
@@ -195,7 +192,7 @@ impl Groups {
     }
 
     /// Whether a packet is a question that the daemon may answer.
-    fn asks(&self, kind: [u8; 2], packet: &[u8]) -> bool {
+    fn asks(&self, kind: u16, packet: &[u8]) -> bool {
         self.answers && is_question(kind, packet)
     }
 
@@ -203,8 +200,8 @@ impl Groups {
     pub(crate) fn without_daemon(&self, h: &Heads, i: usize) -> Option<FloodId> {
         let rest = h.private(i).get(12..)?;
         let (kind, packet) = rest.split_first_chunk::<2>()?;
-        let vid = h.meta.get(i)?.vid;
-        self.asks(*kind, packet).then(|| FloodKind::Group.id(vid))
+        let (kind, vid) = (u16::from_be_bytes(*kind), h.meta.get(i)?.vid);
+        self.asks(kind, packet).then(|| FloodKind::Group.id(vid))
     }
 
     /// Where frame `i` of a member goes, which was sent to a group address.
@@ -217,16 +214,17 @@ impl Groups {
         else {
             return all;
         };
-        if is_read && self.asks(*kind, packet) {
+        let kind = u16::from_be_bytes(*kind);
+        if is_read && self.asks(kind, packet) {
             return Way::Ask(FloodKind::Group.id(vid));
         }
-        if from.host && self.serves.contains(vid) && is_served(*kind, packet) {
+        if from.host && self.serves.contains(vid) && host::about(kind, packet).is_some() {
             return Way::Serve;
         }
         if !self.snoops {
             return all;
         }
-        let address = match *kind {
+        let address = match kind {
             IPV4 => group_v4(packet),
             IPV6 => group_v6(packet),
             _ => Ok(None),
@@ -252,29 +250,10 @@ impl Groups {
 }
 
 /// Whether a packet looks for a neighbour, or announces one.
-fn is_question(kind: [u8; 2], packet: &[u8]) -> bool {
+fn is_question(kind: u16, packet: &[u8]) -> bool {
     match kind {
         ARP => packet.get(6..8) == Some(&[0, 1]),
         IPV6 => packet.get(6) == Some(&ICMPV6) && matches!(packet.get(40), Some(135 | 136)),
-        _ => false,
-    }
-}
-
-/// Whether a packet is of a DHCP client, or looks for a router or announces one. Of a packet in parts the first is.
-fn is_served(kind: [u8; 2], packet: &[u8]) -> bool {
-    let word = |at: usize| packet.get(at..).and_then(|rest| rest.first_chunk::<2>());
-    match (kind, packet.first()) {
-        (IPV4, Some(first)) => {
-            let header = usize::from(first & 0xf).wrapping_mul(4);
-            packet.get(9) == Some(&UDP)
-                && word(6).is_some_and(|[a, b]| [a & 0x1f, *b] == [0, 0])
-                && word(header.wrapping_add(2)) == Some(&[0, 67])
-        }
-        (IPV6, _) => match packet.get(6) {
-            Some(&UDP) => word(42) == Some(&[2, 35]),
-            Some(&ICMPV6) => matches!(packet.get(40), Some(133 | 134)),
-            _ => false,
-        },
         _ => false,
     }
 }

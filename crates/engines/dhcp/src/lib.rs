@@ -67,8 +67,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use windlass_wire::build::{self, Ends, Link};
-use windlass_wire::ether::{self, proto};
-use windlass_wire::{Fault, Fragment, Kind, Layers, MacAddr, dhcp, parse};
+use windlass_wire::host::{self, About};
+use windlass_wire::{Fault, Fragment, Kind, Layers, MacAddr, parse};
 
 mod router;
 mod v4;
@@ -137,44 +137,10 @@ pub enum Outcome {
     Drop,
 }
 
-/// What a frame is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum About {
-    /// DHCP, to a server.
-    Leases,
-    /// A router solicitation.
-    Solicitation,
-    /// A router advertisement.
-    Advertisement,
-}
-
-/// Types of neighbour discovery (RFC 4861, section 4).
-const SOLICITATION: u8 = 133;
-const ADVERTISEMENT: u8 = 134;
-
-/// Reads which of these a frame without tags is, whether it holds together or not; `None`: something else.
+/// Reads what a frame without tags is about, whether it holds together or not; `None`: nothing that a network answers.
 pub fn about(frame: &[u8]) -> Option<About> {
     let (kind, packet) = frame.get(12..)?.split_first_chunk::<2>()?;
-    let port = |at: usize| {
-        let port = packet.get(at..)?.first_chunk::<2>()?;
-        Some(u16::from_be_bytes(*port))
-    };
-    match (u16::from_be_bytes(*kind), packet.get(9), packet.get(6)) {
-        (ether::IPV4, Some(&proto::UDP), _) => {
-            let header = usize::from(packet.first()? & 0xf).checked_mul(4)?;
-            let is_it = port(header.checked_add(2)?) == Some(dhcp::SERVER);
-            is_it.then_some(About::Leases)
-        }
-        (ether::IPV6, _, Some(&proto::UDP)) => {
-            (port(42) == Some(dhcp::SERVER6)).then_some(About::Leases)
-        }
-        (ether::IPV6, _, Some(&proto::ICMPV6)) => match *packet.get(40)? {
-            SOLICITATION => Some(About::Solicitation),
-            ADVERTISEMENT => Some(About::Advertisement),
-            _ => None,
-        },
-        _ => None,
-    }
+    host::about(u16::from_be_bytes(*kind), packet)
 }
 
 /// A packet in one piece that holds together.

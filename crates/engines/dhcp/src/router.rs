@@ -5,9 +5,10 @@ use std::net::{IpAddr, Ipv6Addr};
 use windlass_wire::build::{self, Ends};
 use windlass_wire::checksum::Sum;
 use windlass_wire::ether::{self, proto};
+use windlass_wire::host::ADVERTISEMENT;
 use windlass_wire::{MacAddr, ether::HEADER};
 
-use crate::{ADVERTISEMENT, LEASE_S, MAC, Mac, Network, Outcome, PREFIXES_MAX, Packet, SERVER_V6};
+use crate::{LEASE_S, MAC, Mac, Network, Outcome, PREFIXES_MAX, Packet, SERVER_V6};
 
 /// All nodes of a link, and their link-layer address (RFC 2464, section 7).
 const ALL_NODES: (Ipv6Addr, Mac) = (

@@ -1,10 +1,11 @@
 //! Networks, ranges of addresses, and which address is given next.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+use windlass_wire::number;
 
 /// An address with the length of its network's prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -58,21 +59,6 @@ fn bits(ip: IpAddr) -> u8 {
     if ip.is_ipv4() { 32 } else { 128 }
 }
 
-fn number(ip: IpAddr) -> u128 {
-    match ip {
-        IpAddr::V4(ip) => u128::from(u32::from(ip)),
-        IpAddr::V6(ip) => u128::from(ip),
-    }
-}
-
-/// The address with that number, of the family of another one.
-fn address(number: u128, like: IpAddr) -> IpAddr {
-    match like {
-        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::from(u32::try_from(number).unwrap_or(0))),
-        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::from(number)),
-    }
-}
-
 /// A part of a network, as it is written.
 #[derive(Deserialize)]
 #[serde(untagged)]
@@ -118,11 +104,11 @@ impl TryFrom<Written> for Range {
         let mask = 1u128
             .checked_shl(host_bits)
             .map_or(u128::MAX, |size| size - 1);
-        let (first, last) = (number(subnet.ip) & !mask, number(subnet.ip) | mask);
+        let (first, last) = (number::of(subnet.ip) & !mask, number::of(subnet.ip) | mask);
         let within = |ip: IpAddr| {
-            let is_within = bits(ip) == bits(subnet.ip) && (first..=last).contains(&number(ip));
+            let is_within = bits(ip) == bits(subnet.ip) && (first..=last).contains(&number::of(ip));
             is_within
-                .then(|| number(ip))
+                .then(|| number::of(ip))
                 .ok_or_else(|| format!("{ip} is not in {subnet}"))
         };
         // The network's own address and, of IPv4, everybody's; a network of two has neither (RFC 3021).
@@ -177,7 +163,9 @@ impl RangeSet {
         let mut ranges = self.0.iter();
         let range = ranges.find(|range| {
             let is_like = ip.is_ipv4() == range.subnet.ip.is_ipv4();
-            is_like && (range.start..=range.end).contains(&number(ip)) && range.gateway != Some(ip)
+            is_like
+                && (range.start..=range.end).contains(&number::of(ip))
+                && range.gateway != Some(ip)
         });
         range.map(|range| range.pick(ip))
     }
@@ -197,12 +185,12 @@ impl RangeSet {
         let turns = later.iter().chain(earlier).chain(later.first());
         for (turn, range) in turns.enumerate() {
             let from = match (turn, after) {
-                (0, Some(after)) => number(after).saturating_add(1),
+                (0, Some(after)) => number::of(after).saturating_add(1),
                 _ => range.start,
             };
             // Besides those that are taken there is the gateway.
             let candidates = (from..=range.end).take(taken.saturating_add(2));
-            let mut candidates = candidates.map(|number| address(number, range.subnet.ip));
+            let mut candidates = candidates.map(|number| number::address(number, range.subnet.ip));
             let found = candidates.find(|ip| range.gateway != Some(*ip) && is_free(*ip));
             if let Some(ip) = found {
                 return Some(range.pick(ip));
@@ -214,7 +202,8 @@ impl RangeSet {
 
 impl Range {
     fn has(&self, ip: IpAddr) -> bool {
-        ip.is_ipv4() == self.subnet.ip.is_ipv4() && (self.start..=self.end).contains(&number(ip))
+        ip.is_ipv4() == self.subnet.ip.is_ipv4()
+            && (self.start..=self.end).contains(&number::of(ip))
     }
 
     fn bounds(&self) -> impl Iterator<Item = (IpAddr, IpAddr)> {
@@ -231,7 +220,7 @@ impl Range {
             .flatten()
             .filter(|(start, end)| start <= end);
         let like = self.subnet.ip;
-        halves.map(move |(start, end)| (address(start, like), address(end, like)))
+        halves.map(move |(start, end)| (number::address(start, like), number::address(end, like)))
     }
 
     fn pick(&self, ip: IpAddr) -> Pick {

@@ -5,10 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use crate::served::{
     HOST, LINK, V4, V6, discovery, given, host, network, request, to_server, to_servers,
 };
-use windlass_dhcp::{
-    About, Host, LEASE_S, MESSAGE_MAX, Network, Outcome, SERVER_V4, SERVER_V6, about,
-};
+use windlass_dhcp::{Host, LEASE_S, MESSAGE_MAX, Network, Outcome, SERVER_V4, SERVER_V6, about};
 use windlass_wire::dhcp::{Message4, Options4, Options6, code4, code6, type4, type6};
+use windlass_wire::host::About;
 use windlass_wire::parse;
 
 /// The DUID of the server, and one of another.

@@ -14,6 +14,8 @@
 //! # Failure modes
 //! Without etcd a claim is refused at once; one under way is refused with the connection, and what it may have written is retired.
 
+use windlass_wire::number;
+
 use super::*;
 
 /// How long an endpoint is kept for which addresses were given, without being announced.
@@ -94,23 +96,8 @@ enum Pick {
     None,
 }
 
-fn number(ip: IpAddr) -> u128 {
-    match ip {
-        IpAddr::V4(ip) => u128::from(u32::from(ip)),
-        IpAddr::V6(ip) => u128::from(ip),
-    }
-}
-
-/// The address with that number, of the family of another one.
-fn address(number: u128, like: IpAddr) -> IpAddr {
-    match like {
-        IpAddr::V4(_) => IpAddr::V4(u32::try_from(number).unwrap_or(u32::MAX).into()),
-        IpAddr::V6(_) => IpAddr::V6(number.into()),
-    }
-}
-
 fn block_of(ip: IpAddr) -> IpAddr {
-    address(number(ip) >> BLOCK_BITS << BLOCK_BITS, ip)
+    number::address(number::of(ip) >> BLOCK_BITS << BLOCK_BITS, ip)
 }
 
 fn is_within((first, last): &(IpAddr, IpAddr), ip: IpAddr) -> bool {
@@ -354,18 +341,21 @@ impl Engine {
             .iter_mut()
             .filter(|(key, block)| block.is_mine && key.0 == claim.pool);
         for (key, block) in mine {
-            let end = number(key.1) | ((1 << BLOCK_BITS) - 1);
+            let end = number::of(key.1) | ((1 << BLOCK_BITS) - 1);
             for (first, last) in set
                 .iter()
                 .filter(|range| range.0.is_ipv4() == key.1.is_ipv4())
             {
-                let (from, to) = (number(*first).max(number(key.1)), number(*last).min(end));
-                let free = |n: &u128| !taken.contains(&address(*n, *first));
+                let (from, to) = (
+                    number::of(*first).max(number::of(key.1)),
+                    number::of(*last).min(end),
+                );
+                let free = |n: &u128| !taken.contains(&number::address(*n, *first));
                 if let Some(found) = self.scan(from, to, 1 << BLOCK_BITS, free) {
                     if !claim.dry_run {
                         block.used_at = self.now;
                     }
-                    return Some(Pick::Address(address(found, *first)));
+                    return Some(Pick::Address(number::address(found, *first)));
                 }
             }
         }
@@ -383,8 +373,11 @@ impl Engine {
             return None;
         }
         for (first, last) in set {
-            let first_of = |n: u128| address(n << BLOCK_BITS, *first);
-            let (from, to) = (number(*first) >> BLOCK_BITS, number(*last) >> BLOCK_BITS);
+            let first_of = |n: u128| number::address(n << BLOCK_BITS, *first);
+            let (from, to) = (
+                number::of(*first) >> BLOCK_BITS,
+                number::of(*last) >> BLOCK_BITS,
+            );
             let free = |n: &u128| !blocks.contains_key(&(claim.pool.clone(), first_of(*n)));
             if let Some(found) = self.scan(from, to, blocks.len() + 1, free) {
                 return Some(Pick::Block(first_of(found)));
@@ -400,9 +393,11 @@ impl Engine {
         taken: &BTreeSet<IpAddr>,
     ) -> Option<Pick> {
         for (first, last) in set {
-            let free = |n: &u128| !taken.contains(&address(*n, *first));
-            if let Some(found) = self.scan(number(*first), number(*last), taken.len() + 1, free) {
-                return Some(Pick::Address(address(found, *first)));
+            let free = |n: &u128| !taken.contains(&number::address(*n, *first));
+            if let Some(found) =
+                self.scan(number::of(*first), number::of(*last), taken.len() + 1, free)
+            {
+                return Some(Pick::Address(number::address(found, *first)));
             }
         }
         None

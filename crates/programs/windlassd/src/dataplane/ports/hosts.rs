@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 
 use windlass_api::{MacAddr, Name};
 use windlass_bridge::fdb::Key;
-use windlass_dhcp::{About, Host, Network, Outcome, about};
+use windlass_dhcp::{Host, Network, Outcome, about};
+use windlass_wire::host::About;
 use windlass_worker::LocalFrame;
 use windlass_worker::dataplane::now;
 use windlass_worker::dataplane::overlays::TARGETS;
