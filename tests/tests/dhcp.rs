@@ -21,7 +21,8 @@ const ZERO: Ipv4Addr = Ipv4Addr::UNSPECIFIED;
 /// What the records of the guests say.
 const A_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 10);
 const B_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 11);
-const SERVED: &str = "proxy/subnet=10.0.0.0/24,fd00::/64,proxy/router=10.0.0.1,fe80::1";
+const SERVED: &str =
+    "proxy/subnet=10.0.0.0/24,fd00::/64,proxy/router=10.0.0.1,fe80::1,proxy/dns=10.0.0.53,fd00::53";
 
 /// A program that ends with the test.
 struct Running(Child);
@@ -172,6 +173,99 @@ fn real_clients_are_configured() {
     while let Some(frame) = b.receive() {
         assert!(!is_dhcp(&frame), "{frame:x?}");
     }
+}
+
+/// Two guests, the first with udhcpc, the second with dhclient, whose leases hold for 30 s; and what each client has said of its own.
+struct Renewing {
+    lab: Lab,
+    _daemon: Daemon,
+    udhcpc: Running,
+    _dhclient: Running,
+}
+
+impl Renewing {
+    fn start(name: &str) -> Option<Renewing> {
+        let found =
+            run(Command::new("sh").args(["-c", "command -v busybox && command -v dhclient"]));
+        if found.code != 0 {
+            skip(name, "busybox or dhclient is missing");
+            return None;
+        }
+        let (lab, daemon) = hosts(name, &records(), "dhcp,ra")?;
+        daemon.must("overlay set ov0 proxy/lease=30");
+        guest(&lab, &daemon, "a", A, "");
+        guest(&lab, &daemon, "b", B, "");
+        // A client whose script fails gives its address back.
+        let says = |name: &str, what: &str| {
+            let log = lab.directory().join(format!("said-{name}"));
+            format!("echo {what} >> {}", log.display())
+        };
+        let words = [
+            "busybox", "udhcpc", "-f", "-t", "50", "-T", "1", "-i", "eth0", "-s",
+        ];
+        let set = "[ \"$1\" = bound ] && ip address add $ip/$mask dev $interface && ip route add default via $router";
+        let script = format!("{}\n{set}\ntrue", says("a", "$1 $dns"));
+        let udhcpc = client(&lab, "a", &words, &script);
+        let leases = lab.directory().join("leases4");
+        let leases = leases.display().to_string();
+        let words = ["dhclient", "-4", "-d", "--no-pid", "-lf", &leases, "-sf"];
+        let set = "[ \"$reason\" = BOUND ] && ip address add $new_ip_address/24 dev $interface && ip route add default via $new_routers";
+        let script = format!(
+            "{}\n{set}\ntrue",
+            says("b", "$reason $new_domain_name_servers")
+        );
+        let dhclient = client(&lab, "b", &words, &script);
+        let renewing = Renewing {
+            lab,
+            _daemon: daemon,
+            udhcpc,
+            _dhclient: dhclient,
+        };
+        until("both have their address", || {
+            renewing.said("a").contains("bound") && renewing.said("b").contains("BOUND")
+        });
+        Some(renewing)
+    }
+
+    /// What became of a client's lease, each with the name server.
+    fn said(&self, name: &str) -> String {
+        let log = self.lab.directory().join(format!("said-{name}"));
+        fs::read_to_string(log).unwrap_or_default()
+    }
+}
+
+/// A client that renews its lease keeps it, and is told the name server with it.
+#[test]
+fn leases_are_renewed() {
+    let Some(renewing) = Renewing::start("leases_are_renewed") else {
+        return;
+    };
+    assert!(renewing.said("b").contains("BOUND 10.0.0.53"));
+    let pid = renewing.udhcpc.0.id().to_string();
+    run(Command::new("kill").args(["-USR1", &pid]));
+    until("it has renewed", || {
+        renewing.said("a").ends_with("renew 10.0.0.53\n")
+    });
+    assert_eq!(
+        renewing.said("a"),
+        "deconfig\nbound 10.0.0.53\nrenew 10.0.0.53\n"
+    );
+}
+
+/// Real clients keep their addresses for longer than their leases hold, though what they send to the server by unicast is lost: each asks everybody in
+/// time.
+#[test]
+#[ignore = "run by make soak"]
+fn leases_outlive_their_time() {
+    let Some(renewing) = Renewing::start("leases_outlive_their_time") else {
+        return;
+    };
+    std::thread::sleep(Duration::from_secs(75));
+    let (a, b) = (renewing.said("a"), renewing.said("b"));
+    let renewals = b.matches("RENEW").count() + b.matches("REBIND").count();
+    assert!(a.matches("renew").count() >= 2 && renewals >= 2, "{a}{b}");
+    assert_eq!(a.matches("bound").count(), 1, "{a}");
+    assert_eq!(b.matches("BOUND").count(), 1, "{b}");
 }
 
 /// Whether a frame is of a DHCP client or server.

@@ -24,6 +24,7 @@ pub const COOKIE: [u8; 4] = [99, 130, 83, 99];
 pub mod code4 {
     pub const MASK: u8 = 1;
     pub const ROUTER: u8 = 3;
+    pub const NAME_SERVERS: u8 = 6;
     pub const MTU: u8 = 26;
     pub const REQUESTED: u8 = 50;
     pub const LEASE_TIME: u8 = 51;
@@ -61,6 +62,8 @@ pub mod code6 {
     pub const IA_ADDRESS: u16 = 5;
     pub const STATUS: u16 = 13;
     pub const RAPID_COMMIT: u16 = 14;
+    /// RFC 3646.
+    pub const NAME_SERVERS: u16 = 23;
     pub const IA_PD: u16 = 25;
     pub const IA_PREFIX: u16 = 26;
 }

@@ -45,6 +45,8 @@ pub const VNIS_MAX: usize = 4_094;
 pub const VXLAN_PORT: u16 = 4789;
 /// Bytes that the encapsulation adds to a packet: outer IPv4 header, UDP, VXLAN, and the inner Ethernet header.
 pub const OVERHEAD_V4: u32 = 50;
+/// Name servers that hosts are told at most.
+const NAME_SERVERS_MAX: usize = 8;
 /// The same over IPv6.
 pub const OVERHEAD_V6: u32 = 70;
 
@@ -335,6 +337,10 @@ pub struct OverlaySettings {
     pub subnets: AllowedIps,
     /// Its routers.
     pub routers: AllowedIps,
+    /// Its name servers.
+    pub name_servers: AllowedIps,
+    /// How long addresses hold that DHCP gives, in seconds.
+    pub lease_s: u32,
     /// A frame must come from the target that has its source address.
     pub is_strict: bool,
 }
@@ -417,6 +423,8 @@ impl OverlaySettings {
             },
             subnets: ips("proxy/subnet").unwrap_or_default(),
             routers: ips("proxy/router").unwrap_or_default(),
+            name_servers: ips("proxy/dns").unwrap_or_default(),
+            lease_s: number("proxy/lease").map_or(3600, |seconds| seconds as u32),
             is_strict: text("source-check").as_deref() == Some("strict"),
         }
     }
@@ -466,6 +474,14 @@ impl OverlaySettings {
         if needs && self.subnets.is_empty() {
             let message = "proxy=dhcp and proxy=ra need it".to_owned();
             return Err(("proxy/subnet", message));
+        }
+        let mut name_servers = self.name_servers.iter();
+        let is_one = |(ip, bits): &(IpAddr, u8)| *bits == if ip.is_ipv4() { 32 } else { 128 };
+        if let Some((ip, _)) = name_servers.find(|server| !is_one(server)) {
+            return Err(("proxy/dns", format!("{ip} is no single address")));
+        }
+        if self.name_servers.iter().count() > NAME_SERVERS_MAX {
+            return Err(("proxy/dns", format!("at most {NAME_SERVERS_MAX}")));
         }
         let (mut routers, bad) = (self.routers.iter(), |message| {
             Err(("proxy/router", message))
@@ -773,6 +789,16 @@ mod tests {
                 json!({"proxy/router": "fe80::1,fe80::2"}),
                 "proxy/router",
                 "one for each version",
+            ),
+            (
+                json!({"proxy/dns": "10.0.0.0/24"}),
+                "proxy/dns",
+                "10.0.0.0 is no single address",
+            ),
+            (
+                json!({"proxy/dns": "fd00::1,fd00::2,fd00::3,fd00::4,fd00::5,fd00::6,fd00::7,fd00::8,fd00::9"}),
+                "proxy/dns",
+                "at most 8",
             ),
         ] {
             let overlays = vec![overlay("ov0", json!({"properties": properties}))];

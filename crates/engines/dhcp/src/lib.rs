@@ -31,8 +31,8 @@
 //! ```
 //!
 //! # Model
-//! A [`Network`] is what all hosts are told: prefixes, routers, MTU. A [`Host`] is the record of one. Its first address of each version of IP that
-//! lies in a prefix of the network is its lease, for [`LEASE_S`].
+//! A [`Network`] is what all hosts are told: prefixes, routers, name servers, MTU. A [`Host`] is the record of one. Its first address of each version
+//! of IP that lies in a prefix of the network is its lease, for [`Network::lease_s`].
 //!
 //! | message | answer |
 //! | --- | --- |
@@ -45,13 +45,13 @@
 //! | SOLICIT, REQUEST, RENEW, REBIND | the lease in the first IA_NA, "no addresses" in others; addresses that are not the lease with lifetimes of 0 (RFC 8415, section 18.3) |
 //! | CONFIRM | whether all addresses are the lease |
 //! | RELEASE, DECLINE (DHCPv6) | "success": the record stays |
-//! | INFORMATION-REQUEST | the server's identifier: there is nothing else to be told |
-//! | router solicitation | advertisement of prefixes, MTU and router |
+//! | INFORMATION-REQUEST | name servers |
+//! | router solicitation | advertisement of prefixes, MTU, router and name servers |
 //! | router advertisement of a host, ICMPv6 right behind the header of IPv6 | dropped |
 //!
 //! # The server
 //! It has a link-layer address ([`MAC`]), a link-local address of each version of IP and a DUID of its own, the same on all hosts: a guest
-//! that moves keeps its lease. Nothing can be sent to it by unicast; a client renews by broadcast once T2 has come, a minute after T1.
+//! that moves keeps its lease. Nothing can be sent to it by unicast; a client renews by broadcast once T2 has come, a minute after T1 at most.
 //!
 //! # What is dropped
 //! Messages of relays (`giaddr`, RELAY-FORW), fragments, messages above [`MESSAGE_MAX`], packets that contradict themselves, a client hardware
@@ -59,10 +59,10 @@
 //! to its virtual NIC.
 //!
 //! # Limits
-//! An answer has at most [`ANSWER_MAX`] bytes. [`PREFIXES_MAX`] prefixes are advertised.
+//! An answer has at most [`ANSWER_MAX`] bytes. [`PREFIXES_MAX`] prefixes are advertised, and [`NAME_SERVERS_MAX`] name servers told.
 //!
 //! # Not done
-//! Name servers, routes, boot files and any other option. Prefix delegation and temporary addresses. Reconfiguration.
+//! Routes, boot files, search domains and any other option. Prefix delegation and temporary addresses. Reconfiguration.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -80,18 +80,14 @@ pub const MAC: MacAddr = MacAddr([2, b'w', b'l', 0, 0, 1]);
 pub const SERVER_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 0, 67);
 /// Its IPv6 address: link-local, of [`MAC`] (RFC 4291, appendix A).
 pub const SERVER_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0x0077, 0x6cff, 0xfe00, 1);
-/// How long a lease holds, in seconds.
-pub const LEASE_S: u32 = 3600;
-/// When a client asks the server for more, in seconds: half of it (RFC 2131, section 4.4.5).
-const RENEW_S: u32 = LEASE_S / 2;
-/// When it asks any server, which is the request that is heard.
-const REBIND_S: u32 = RENEW_S + 60;
 /// Bytes of a message of DHCP at most.
 pub const MESSAGE_MAX: usize = 1024;
 /// Bytes of an answer at most, with all headers.
 pub const ANSWER_MAX: usize = 1460;
 /// Prefixes that an advertisement has room for.
 pub const PREFIXES_MAX: usize = 8;
+/// Name servers of each version of IP that an answer has room for.
+pub const NAME_SERVERS_MAX: usize = 8;
 
 /// A link-layer address.
 pub type Mac = [u8; 6];
@@ -105,6 +101,10 @@ pub struct Network {
     pub router_v4: Option<Ipv4Addr>,
     /// The link-local address of the IPv6 router.
     pub router_v6: Option<Ipv6Addr>,
+    /// Name servers, the preferred one first.
+    pub name_servers: Vec<IpAddr>,
+    /// How long a lease holds, in seconds.
+    pub lease_s: u32,
     /// Largest packet, in bytes.
     pub mtu: u16,
     /// It answers DHCP.
@@ -202,6 +202,31 @@ impl Network {
             _ => v6::answer(self, &packet, host),
         });
         outcome.unwrap_or(Outcome::Drop)
+    }
+
+    /// The name servers that fit, as octets.
+    fn name_servers<const N: usize>(&self, of: impl Fn(IpAddr) -> Option<[u8; N]>) -> Vec<u8> {
+        let fitting = self.name_servers.iter().filter_map(|ip| of(*ip));
+        fitting.take(NAME_SERVERS_MAX).flatten().collect()
+    }
+
+    /// Those of IPv6, as octets.
+    fn name_servers_v6(&self) -> Vec<u8> {
+        self.name_servers(|ip| match ip {
+            IpAddr::V6(ip) => Some(ip.octets()),
+            IpAddr::V4(_) => None,
+        })
+    }
+
+    /// When a client asks the server for more, in seconds: at half of the lease (RFC 2131, section 4.4.5).
+    fn renew_s(&self) -> u32 {
+        self.lease_s / 2
+    }
+
+    /// When it asks any server, which is the request that is heard: a minute later, or an eighth of the lease. Clients that have asked the
+    /// server first wait for some 15 s before they ask again.
+    fn rebind_s(&self) -> u32 {
+        self.renew_s().saturating_add((self.lease_s / 8).min(60))
     }
 
     /// The first address of a host in a prefix that fits, and that prefix's bits.

@@ -8,7 +8,7 @@ use windlass_wire::ether::{self, proto};
 use windlass_wire::host::ADVERTISEMENT;
 use windlass_wire::{MacAddr, ether::HEADER};
 
-use crate::{LEASE_S, MAC, Mac, Network, Outcome, PREFIXES_MAX, Packet, SERVER_V6};
+use crate::{MAC, Mac, Network, Outcome, PREFIXES_MAX, Packet, SERVER_V6};
 
 /// All nodes of a link, and their link-layer address (RFC 2464, section 7).
 const ALL_NODES: (Ipv6Addr, Mac) = (
@@ -21,6 +21,8 @@ const HOPS: u8 = 255;
 const ROUTER_S: u16 = 1800;
 /// How long hosts take a prefix to be on the link, in seconds.
 const ON_LINK_S: u32 = 86_400;
+/// How long hosts prefer the addresses that they made of a prefix, in seconds.
+const PREFERRED_S: u32 = 3600;
 /// Flags of an advertisement: addresses come by DHCP.
 const MANAGED: u8 = 0x80;
 /// Flags of a prefix.
@@ -30,6 +32,8 @@ const AUTONOMOUS: u8 = 0x40;
 const LINK_ADDRESS: u8 = 1;
 const PREFIX: [u8; 2] = [3, 4];
 const MTU: [u8; 2] = [5, 1];
+/// Name servers (RFC 8106, section 5.1): one unit, and two for each of them.
+const NAME_SERVERS: u8 = 25;
 
 impl Network {
     /// The answer to a solicitation; `None` if it is none (RFC 4861, section 6.1.1).
@@ -89,9 +93,16 @@ impl Network {
             body.extend(PREFIX);
             body.extend([bits, ON_LINK | flags]);
             body.extend(ON_LINK_S.to_be_bytes());
-            body.extend(LEASE_S.to_be_bytes());
+            body.extend(PREFERRED_S.to_be_bytes());
             body.extend([0; 4]);
             body.extend(prefix.octets());
+        }
+        let name_servers = self.name_servers_v6();
+        if !name_servers.is_empty() {
+            let units = (name_servers.len() / 8) as u8;
+            body.extend([NAME_SERVERS, units.saturating_add(1), 0, 0]);
+            body.extend(u32::from(ROUTER_S).to_be_bytes());
+            body.extend(name_servers);
         }
         let from = self.router_v6.unwrap_or(SERVER_V6);
         let ends = Ends::V6(from, to);

@@ -7,7 +7,7 @@ use windlass_wire::dhcp::{
     CLIENT, COOKIE, ETHERNET, Message4, REPLY, REQUEST, SERVER, code4, type4,
 };
 
-use crate::{Host, LEASE_S, Network, Outcome, Packet, REBIND_S, RENEW_S, SERVER_V4, datagram};
+use crate::{Host, Network, Outcome, Packet, SERVER_V4, datagram};
 
 /// Shortest message that all clients take (RFC 1542, section 2.1).
 const SIZE_MIN: usize = 300;
@@ -95,9 +95,9 @@ fn reply(
     option(code4::SERVER_ID, &SERVER_V4.octets());
     if let Some(lease) = lease {
         if gets.is_some() {
-            option(code4::LEASE_TIME, &LEASE_S.to_be_bytes());
-            option(code4::RENEWAL_TIME, &RENEW_S.to_be_bytes());
-            option(code4::REBINDING_TIME, &REBIND_S.to_be_bytes());
+            option(code4::LEASE_TIME, &network.lease_s.to_be_bytes());
+            option(code4::RENEWAL_TIME, &network.renew_s().to_be_bytes());
+            option(code4::REBINDING_TIME, &network.rebind_s().to_be_bytes());
         }
         let mask = u32::MAX
             .checked_shl(32_u32.saturating_sub(lease.bits.into()))
@@ -105,6 +105,13 @@ fn reply(
         option(code4::MASK, &mask.to_be_bytes());
         if let Some(router) = network.router_v4 {
             option(code4::ROUTER, &router.octets());
+        }
+        let name_servers = network.name_servers(|ip| match ip {
+            IpAddr::V4(ip) => Some(ip.octets()),
+            IpAddr::V6(_) => None,
+        });
+        if !name_servers.is_empty() {
+            option(code4::NAME_SERVERS, &name_servers);
         }
         option(code4::MTU, &network.mtu.to_be_bytes());
     }

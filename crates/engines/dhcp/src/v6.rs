@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use windlass_wire::build::Ends;
 use windlass_wire::dhcp::{CLIENT6, Malformed, Options6, SERVER6, code6, type6};
 
-use crate::{Host, LEASE_S, MAC, Network, Outcome, Packet, REBIND_S, RENEW_S, SERVER_V6, datagram};
+use crate::{Host, MAC, Network, Outcome, Packet, SERVER_V6, datagram};
 
 /// The longest identifier of a client: a type and 128 bytes (RFC 8415, section 11.1).
 const DUID_MAX: usize = 130;
@@ -114,7 +114,7 @@ pub(crate) fn answer(
         _ => type6::REPLY,
     };
     let mut message = vec![reply, x0, x1, x2];
-    put_options(&mut message, kind, &request, (ip, is_refused));
+    put_options(network, &mut message, kind, &request, (ip, is_refused));
     let ends = Ends::V6(SERVER_V6, source);
     let frame = datagram(packet.from, ends, (SERVER6, CLIENT6), &message)?;
     Some(match is_refused {
@@ -138,6 +138,7 @@ fn is_sound(kind: u8, request: &Request<'_>) -> bool {
 
 /// The options of an answer, where the lease is this and other addresses were asked for or not.
 fn put_options(
+    network: &Network,
     message: &mut Vec<u8>,
     kind: u8,
     request: &Request<'_>,
@@ -148,8 +149,8 @@ fn put_options(
         put(message, code6::CLIENT_ID, client);
     }
     match kind {
-        type6::SOLICIT | type6::REQUEST => put_leases(message, request, ip, false),
-        type6::RENEW | type6::REBIND => put_leases(message, request, ip, true),
+        type6::SOLICIT | type6::REQUEST => put_leases(network, message, request, (ip, false)),
+        type6::RENEW | type6::REBIND => put_leases(network, message, request, (ip, true)),
         type6::CONFIRM if is_refused => {
             put(message, code6::STATUS, &status::NOT_ON_LINK.to_be_bytes());
         }
@@ -157,6 +158,11 @@ fn put_options(
             put(message, code6::STATUS, &status::SUCCESS.to_be_bytes());
         }
         _ => {}
+    }
+    let name_servers = network.name_servers_v6();
+    let tells = !matches!(kind, type6::CONFIRM | type6::RELEASE | type6::DECLINE);
+    if tells && !name_servers.is_empty() {
+        put(message, code6::NAME_SERVERS, &name_servers);
     }
     if kind == type6::SOLICIT && request.is_rapid {
         put(message, code6::RAPID_COMMIT, &[]);
@@ -175,12 +181,17 @@ fn put(message: &mut Vec<u8>, code: u16, value: &[u8]) {
 }
 
 /// The lease in the first association, and that there is none in others. What else a client has ends, where it asks to keep it.
-fn put_leases(message: &mut Vec<u8>, request: &Request<'_>, ip: Ipv6Addr, is_kept: bool) {
+fn put_leases(
+    network: &Network,
+    message: &mut Vec<u8>,
+    request: &Request<'_>,
+    (ip, is_kept): (Ipv6Addr, bool),
+) {
     for (i, association) in request.associations.iter().enumerate() {
         let mut inner = association.id.to_vec();
-        inner.extend(RENEW_S.to_be_bytes());
-        inner.extend(REBIND_S.to_be_bytes());
-        let gets = (i == 0).then_some((ip, LEASE_S));
+        inner.extend(network.renew_s().to_be_bytes());
+        inner.extend(network.rebind_s().to_be_bytes());
+        let gets = (i == 0).then_some((ip, network.lease_s));
         let named = association.addresses.iter().filter(|_| is_kept);
         let ends = named.filter(|other| **other != ip).map(|other| (*other, 0));
         for (ip, seconds) in gets.into_iter().chain(ends) {

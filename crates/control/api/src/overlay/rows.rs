@@ -30,7 +30,7 @@ const ANY: (u64, u64) = (0, 0);
 const PORT: (u64, u64) = (1, 65_535);
 
 /// The rows of [`Scope::Overlay`].
-pub(crate) const ROWS: [PropertySpec; 33] = [
+pub(crate) const ROWS: [PropertySpec; 35] = [
     row(
         "vnetid",
         ValueKind::Number,
@@ -286,6 +286,22 @@ pub(crate) const ROWS: [PropertySpec; 33] = [
         "",
         ANY,
         "Routers that DHCP and router advertisements name: an IPv4 address, an IPv6 link-local address, or both.",
+    ),
+    row(
+        "proxy/dns",
+        ValueKind::Ips,
+        "",
+        "",
+        ANY,
+        "Name servers that DHCP and router advertisements name, at most 8.",
+    ),
+    row(
+        "proxy/lease",
+        ValueKind::Number,
+        "s",
+        "3600",
+        (30, 604_800),
+        "How long an address holds that DHCP gives; clients renew it after half of that.",
     ),
     row(
         "source-check",

@@ -3,9 +3,9 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::served::{
-    HOST, LINK, V4, V6, discovery, given, host, network, request, to_server, to_servers,
+    HOST, LEASE_S, LINK, V4, V6, discovery, given, host, network, request, to_server, to_servers,
 };
-use windlass_dhcp::{Host, LEASE_S, MESSAGE_MAX, Network, Outcome, SERVER_V4, SERVER_V6, about};
+use windlass_dhcp::{Host, MESSAGE_MAX, Network, Outcome, SERVER_V4, SERVER_V6, about};
 use windlass_wire::dhcp::{Message4, Options4, Options6, code4, code6, type4, type6};
 use windlass_wire::host::About;
 use windlass_wire::parse;
@@ -63,9 +63,10 @@ fn a_host_gets_its_record() {
     assert_eq!((message.gets, message.xid), (V4, 0x0102_0304));
     assert_eq!(message.server, Some(&SERVER_V4.octets()[..]));
     assert!(payload(&frame).len() >= 300);
-    let expected: [(u8, &[u8]); 6] = [
+    let expected: [(u8, &[u8]); 7] = [
         (code4::MASK, &[255, 255, 252, 0]),
         (code4::ROUTER, &[10, 0, 0, 1]),
+        (code4::NAME_SERVERS, &[10, 0, 0, 2, 10, 0, 0, 3]),
         (code4::MTU, &1450_u16.to_be_bytes()),
         (code4::LEASE_TIME, &LEASE_S.to_be_bytes()),
         (code4::RENEWAL_TIME, &1800_u32.to_be_bytes()),
@@ -86,6 +87,29 @@ fn a_host_gets_its_record() {
         (&[0xff; 6][..], Ipv4Addr::BROADCAST.into())
     );
     assert_eq!(option4(&frame, code4::CLIENT_ID), Some(&b"\x01abc"[..]));
+}
+
+/// A lease has times in their order, however short it is: a client that is answered at the second of them alone keeps it.
+#[test]
+fn leases_are_renewed_before_they_end() {
+    for (lease_s, renew, rebind) in [(3600, 1800, 1860), (30, 15, 18), (86_400, 43_200, 43_260)] {
+        let network = Network {
+            lease_s,
+            ..network()
+        };
+        let discover = to_server(&request(&[(code4::TYPE, &[type4::DISCOVER])]));
+        let (_, frame) = said4(network.receive(&discover, Some(&host())));
+        let time = |code| {
+            let option = option4(&frame, code).expect("a time");
+            u32::from_be_bytes(*option.first_chunk().expect("a time"))
+        };
+        let times = [code4::RENEWAL_TIME, code4::REBINDING_TIME].map(time);
+        assert_eq!(times, [renew, rebind]);
+        let solicit = network.receive(&solicit(&[]), Some(&host()));
+        let association = option6(&said6(solicit).1, code6::IA_NA).expect("an association");
+        assert_eq!(association[4..8], renew.to_be_bytes());
+        assert_eq!(association[8..12], rebind.to_be_bytes());
+    }
 }
 
 /// The four requests of a client (RFC 2131, section 4.3.2), for its own address and for another's.
@@ -296,7 +320,10 @@ fn a_host_gets_its_record_over_ipv6() {
     let information = message6(type6::INFORMATION, &[]);
     assert_eq!(said6(receive(&to_servers(&information))).0, type6::REPLY);
     let anonymous = to_servers(&[type6::INFORMATION, 7, 8, 9]);
-    assert_eq!(said6(receive(&anonymous)).0, type6::REPLY);
+    let (kind, message) = said6(receive(&anonymous));
+    let server = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
+    let told = option6(&message, code6::NAME_SERVERS);
+    assert_eq!((kind, told), (type6::REPLY, Some(server.octets().to_vec())));
 }
 
 /// Another's address is not kept: RENEW and REBIND end it, CONFIRM says that it is not here. One's own is.
@@ -400,14 +427,15 @@ fn routers_are_solicited() {
         (frame[21], &frame[22..24], frame[37]),
         (255, &[0xfe, 0x80][..], 1)
     );
-    // Managed, for half an hour; MTU; the prefix is on the link, and makes no addresses.
+    // Managed, for half an hour; MTU; the prefix is on the link, and makes no addresses; a name server for half an hour.
     assert_eq!(
         (frame[59], &frame[60..62]),
         (0x80, &1800_u16.to_be_bytes()[..])
     );
     assert_eq!(&frame[70..78], &[5, 1, 0, 0, 0, 0, 5, 0xaa]);
     assert_eq!(&frame[78..82], &[3, 4, 64, 0x80]);
-    assert_eq!(frame.len(), 14 + 40 + 16 + 8 + 32);
+    assert_eq!(&frame[110..120], &[25, 3, 0, 0, 0, 0, 7, 8, 0xfd, 0]);
+    assert_eq!(frame.len(), 14 + 40 + 16 + 8 + 32 + 24);
     let alone = Network {
         router_v6: None,
         leases: false,

@@ -9,6 +9,7 @@ use windlass_wire::{Fault, MacAddr, dhcp, parse};
 
 /// The host that asks, and another one.
 pub const HOST: Mac = [2, 0, 0, 0, 0, 5];
+pub const LEASE_S: u32 = 3600;
 pub const V4: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 5);
 pub const V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 5);
 /// Its link-local address.
@@ -33,6 +34,10 @@ pub fn network() -> Network {
         ],
         router_v4: Some(Ipv4Addr::new(10, 0, 0, 1)),
         router_v6: Some(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1)),
+        name_servers: ["10.0.0.2", "fd00::2", "10.0.0.3"]
+            .map(|ip| ip.parse().expect("an address"))
+            .to_vec(),
+        lease_s: LEASE_S,
         mtu: 1450,
         leases: true,
         advertises: true,

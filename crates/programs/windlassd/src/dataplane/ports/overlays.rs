@@ -887,6 +887,8 @@ impl Overlay {
             prefixes: settings.subnets.iter().collect(),
             router_v4,
             router_v6,
+            name_servers: settings.name_servers.iter().map(|(ip, _)| ip).collect(),
+            lease_s: settings.lease_s,
             mtu: settings.inner_mtu() as u16,
             leases: settings.proxies.dhcp,
             advertises: settings.proxies.ra,
