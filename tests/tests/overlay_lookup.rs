@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Write};
-use std::net::UdpSocket;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use windlass_tests::{Daemon, Lab, Mac, Wire, frame, mac, run, until, until_some};
+use windlass_wire::MacAddr;
+use windlass_wire::build::{self, Ends, Link};
 
 const GUEST: &str = "02:00:00:00:00:0a";
 const OTHER: &str = "02:00:00:00:00:0b";
@@ -363,6 +365,80 @@ fn a_plugin_is_asked_for_neighbours() {
         let known = hosts.lab.ip("guest", "neigh show fd00::2 dev g0");
         known.contains(&far(2))
     });
+}
+
+/// A request of a guest to DHCP servers.
+fn discover(from: &str) -> Vec<u8> {
+    let mut message = vec![1, 1, 6, 0, 1, 2, 3, 4];
+    message.resize(28, 0);
+    message.extend(mac(from));
+    message.resize(236, 0);
+    message.extend([99, 130, 83, 99, 53, 1, 1, 255]);
+    let link = Link {
+        dst: MacAddr([0xff; 6]),
+        src: MacAddr(mac(from)),
+        tag: None,
+    };
+    let ends = Ends::V4(Ipv4Addr::UNSPECIFIED, Ipv4Addr::BROADCAST);
+    let mut frame = vec![0; 400];
+    let length = build::udp_frame(&mut frame, &link, &ends, (68, 67), &message).expect("room");
+    frame.truncate(length);
+    frame
+}
+
+/// A plugin says who is the DHCP server of a guest: its requests go there alone, that before the answer, too, and those after it without another question. The
+/// requests of a guest that has none go to everybody, and so do all if the plugin does not know such questions, or is gone.
+#[test]
+fn a_plugin_is_asked_for_dhcp_servers() {
+    let Some(hosts) = Hosts::start("a_plugin_is_asked_for_dhcp_servers") else {
+        return;
+    };
+    const THIRD: &str = "02:00:00:00:00:0c";
+    hosts.daemon.must("overlay set ov0 proxy=arp,ndp,dhcp");
+    let server = guest(&hosts.lab, &hosts.daemon, "g1", OTHER);
+    let third = guest(&hosts.lab, &hosts.daemon, "g2", THIRD);
+    hosts.plugin.answer(|q| {
+        let answer = match (q["op"].as_str(), q["mac"].as_str()) {
+            (Some("dhcp"), Some(GUEST)) => json!({"op": "answer", "id": q["id"], "mac": OTHER}),
+            (Some("dhcp"), _) => json!({"op": "answer", "id": q["id"], "drop": true}),
+            _ => return Vec::new(),
+        };
+        vec![answer.to_string()]
+    });
+    let hears = |wire: &Wire, frame: &[u8], why: &str| {
+        until(why, || wire.receive().is_some_and(|heard| heard.0 == frame));
+    };
+    let readdressed = [&mac(OTHER)[..], &discover(GUEST)[6..]].concat();
+    for which in [
+        "its server gets the request that waited",
+        "and the next one",
+    ] {
+        hosts.guest.send(&discover(GUEST));
+        hears(&server, &readdressed, which);
+    }
+    third.send(&discover(THIRD));
+    hears(&server, &discover(THIRD), "everybody gets it");
+    hears(&hosts.guest, &discover(THIRD), "everybody gets it");
+    let questions = || {
+        let heard = hosts.plugin.heard.lock().expect("no panic");
+        let questions = heard.iter().filter(|q| q["op"] == "dhcp");
+        questions.map(|q| q["mac"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(questions(), [GUEST, THIRD]);
+    // Nobody but its server heard of the first guest's.
+    while let Some(heard) = third.receive() {
+        assert_ne!(heard.0[6..12], mac(GUEST));
+    }
+
+    hosts.plugin.answer(|q| match q["op"].as_str() {
+        Some("dhcp") => vec![json!({"op": "unsupported", "what": "dhcp"}).to_string()],
+        _ => Vec::new(),
+    });
+    server.send(&discover(OTHER));
+    hears(&third, &discover(OTHER), "nobody knows such questions");
+    assert_eq!(questions(), [GUEST, THIRD, OTHER]);
+    hosts.guest.send(&discover(GUEST));
+    hears(&server, &readdressed, "what is known stays");
 }
 
 /// An answer holds for its time, and is asked for again before: another answer moves the address, a silent plugin leaves it, and one that

@@ -289,6 +289,15 @@ impl Plugins {
                     let why = "its lookup plugin gives no addresses";
                     self.claims.lose(number, why);
                 }
+                if what == "dhcp" {
+                    let is_it = |_: &u64, asked: &mut Asked| {
+                        asked.session == number && matches!(asked.key, Key::Dhcp(_))
+                    };
+                    for (_, Asked { overlay, id, .. }) in self.asked.extract_if(.., is_it) {
+                        let answer = Answer::Drop;
+                        tell(&overlay, Told::Answer { id, answer });
+                    }
+                }
                 return Ok(());
             }
             _ => {}

@@ -4,7 +4,7 @@
 //! The forwarding path gives this thread what DHCP clients send to servers, router solicitations and advertisements
 //! ([`windlass_bridge::groups`]). A VNIC has a record: the addresses in its `allowed-ips`, else those that the search told of its link-layer address.
 //! [`windlass_dhcp`] answers from it, and the answer goes to the asking VNIC alone. Without a record the frame goes on to everybody. Where the search
-//! told a DHCP server of the VNIC (`dhcp-proxy`), the client's frame goes to that one, and to nobody else. Members that are no VNICs are not heard: behind
+//! told a DHCP server of the VNIC (`dhcp-proxy`), or says so when it is asked, the client's frame goes to that one, and to nobody else. Members that are no VNICs are not heard: behind
 //! an uplink there is a link of its own, which has its servers and routers.
 //!
 //! Advertisements are sent to each VNIC every [`ADVERTISE`], and when what they say has changed.
@@ -23,7 +23,7 @@ use windlass_worker::LocalFrame;
 use windlass_worker::dataplane::now;
 use windlass_worker::dataplane::overlays::TARGETS;
 
-use super::overlays::{Overlay, allowed_ips};
+use super::overlays::{Overlay, Server, allowed_ips};
 use super::snoop::tagged;
 use super::{MemberState, Ports};
 
@@ -93,6 +93,14 @@ impl Hosts {
     }
 }
 
+/// What a host's frame is.
+enum Heard {
+    /// Of a DHCP client whose address is not known here: for its server.
+    Client(Server),
+    /// Another one.
+    Host(Outcome),
+}
+
 /// Whether a VNIC is in a VLAN of its bridge; 0: the bridge does not filter.
 fn is_in(member: &MemberState, vlan: u16) -> bool {
     member.own.is_some() && (vlan == 0 || member.vlans.contains(&vlan))
@@ -125,59 +133,99 @@ impl Ports {
         let Some(about) = about(frame.bytes()) else {
             return false;
         };
-        let (id, vid) = (frame.member, frame.vid);
-        let name = self.members.name_of(id).cloned();
+        let (from, bytes) = ((frame.member, frame.vid), frame.bytes());
+        let name = self.members.name_of(from.0).cloned();
         let Some(member) = name.and_then(|name| self.members.get(&name)) else {
             return true;
         };
         let bridge = member.bridge.clone();
-        let source = frame.bytes().get(6..).and_then(|s| s.first_chunk());
+        let source = bytes.get(6..).and_then(|s| s.first_chunk());
         let Some(asked) = self.neighbours.get(&bridge) else {
             return true;
         };
         let mut overlays = asked.hosts.overlays.iter();
         let found = overlays.find_map(|(name, served)| {
             let overlay = self.members.get(name)?.overlay.as_deref()?;
-            overlay.vni_of(vid)?;
+            overlay.vni_of(from.1)?;
             Some((name.clone(), overlay, &served.network))
         });
         let Some((name, overlay, network)) = found else {
-            self.pass_on(&bridge, frame);
+            self.pass_on(&bridge, from, bytes);
             return true;
         };
-        let record = source.and_then(|mac| record(member, overlay, (vid, MacAddr(*mac))));
+        let record = source.and_then(|mac| record(member, overlay, (from.1, MacAddr(*mac))));
         let server = record.as_ref().and_then(|(_, server)| *server);
-        let server = server.filter(|_| about == About::Leases && network.leases);
-        let outcome = match server {
-            Some(_) => Outcome::Pass,
-            None => network.receive(frame.bytes(), record.as_ref().map(|(host, _)| host)),
+        let is_client = about == About::Leases && network.leases;
+        let outcome = match server.filter(|_| is_client) {
+            Some(server) => Heard::Client(Server::Is(server)),
+            None => match network.receive(bytes, record.as_ref().map(|(host, _)| host)) {
+                Outcome::Pass if is_client && record.is_some() => Heard::Client(Server::Unknown),
+                outcome => Heard::Host(outcome),
+            },
         };
-        if let Some(served) = self.served_mut(&bridge, &name) {
-            let count = match &outcome {
-                Outcome::Answer(_) | Outcome::Done => &mut served.answered,
-                Outcome::Refuse(_) => &mut served.refused,
-                Outcome::Pass => &mut served.passed,
-                Outcome::Drop => &mut served.dropped,
-            };
-            *count += 1;
-        }
-        match (outcome, server) {
-            (_, Some(server)) => self.forward_to(&bridge, &name, frame, server),
-            (Outcome::Answer(answer) | Outcome::Refuse(answer), _) => {
-                self.answer(&bridge, (id, vid), &answer);
+        self.count(&bridge, &name, &outcome);
+        match outcome {
+            Heard::Client(server) => self.find_server(&name, from, bytes, server),
+            Heard::Host(Outcome::Answer(answer) | Outcome::Refuse(answer)) => {
+                self.answer(&bridge, from, &answer);
             }
-            (Outcome::Pass, _) => self.pass_on(&bridge, frame),
-            (Outcome::Done | Outcome::Drop, _) => {}
+            Heard::Host(Outcome::Pass) => self.pass_on(&bridge, from, bytes),
+            Heard::Host(Outcome::Done | Outcome::Drop) => {}
         }
         true
     }
 
+    /// Counts what becomes of a request.
+    fn count(&mut self, bridge: &Name, overlay: &Name, heard: &Heard) {
+        let Some(served) = self.served_mut(bridge, overlay) else {
+            return;
+        };
+        let count = match heard {
+            Heard::Host(Outcome::Answer(_) | Outcome::Done) => &mut served.answered,
+            Heard::Host(Outcome::Refuse(_)) => &mut served.refused,
+            Heard::Host(Outcome::Pass) | Heard::Client(_) => &mut served.passed,
+            Heard::Host(Outcome::Drop) => &mut served.dropped,
+        };
+        *count += 1;
+    }
+
+    /// Sends a client's frame where it goes: to its DHCP server, or to everybody if it has none. If that is not known, and the search can
+    /// be asked, when it has answered.
+    pub(super) fn find_server(
+        &mut self,
+        overlay: &Name,
+        from: (u16, u16),
+        frame: &[u8],
+        server: Server,
+    ) {
+        let member = self.members.get(overlay);
+        let Some(bridge) = member.map(|member| member.bridge.clone()) else {
+            return;
+        };
+        let server = match server {
+            Server::Unknown => self.ask_server(overlay, from, frame),
+            known => known,
+        };
+        match server {
+            Server::Is(server) => self.forward_to(&bridge, overlay, from, frame, server),
+            Server::Nobody => self.pass_on(&bridge, from, frame),
+            Server::Unknown => {}
+        }
+    }
+
     /// Sends a client's frame to its DHCP server alone, where the bridge's table has it.
-    fn forward_to(&mut self, bridge: &Name, overlay: &Name, frame: &LocalFrame, server: MacAddr) {
+    fn forward_to(
+        &mut self,
+        bridge: &Name,
+        overlay: &Name,
+        (from, vid): (u16, u16),
+        frame: &[u8],
+        server: MacAddr,
+    ) {
         let Some(number) = self.bridges.get(bridge).map(|bridge| bridge.id) else {
             return;
         };
-        let key = Key::from_octets(frame.vid, server.0);
+        let key = Key::from_octets(vid, server.0);
         let table = self.plane.fdb_table(number);
         let found = table
             .ok()
@@ -186,21 +234,21 @@ impl Ports {
             return;
         };
         let mut is_private = |id| self.members.of(id).is_some_and(|m| m.settings.private);
-        if place == frame.member || (is_private(place) && is_private(frame.member)) {
+        if place == from || (is_private(place) && is_private(from)) {
             return;
         }
-        let mut bytes = frame.bytes().to_vec();
+        let mut bytes = frame.to_vec();
         if let Some(to) = bytes.first_chunk_mut() {
             *to = server.0;
         }
         if place < TARGETS {
-            return self.answer(bridge, (place, frame.vid), &bytes);
+            return self.answer(bridge, (place, vid), &bytes);
         }
         let overlay = self.members.get(overlay).and_then(|m| m.overlay.as_deref());
         let is_tagged = overlay.is_some_and(Overlay::keeps_tag);
         let sent = self
             .plane
-            .reply(place, &tagged(&bytes, is_tagged.then_some(frame.vid)));
+            .reply(place, &tagged(&bytes, is_tagged.then_some(vid)));
         self.note_sent(bridge, sent);
     }
 

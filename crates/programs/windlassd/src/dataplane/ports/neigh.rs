@@ -151,7 +151,7 @@ impl Ports {
         let Some(unknown) = self.answer_neighbour(id, vid, frame.bytes()) else {
             return true;
         };
-        self.pass_on(&bridge, frame);
+        self.pass_on(&bridge, (id, vid), frame.bytes());
         if let Some(ip) = unknown {
             self.ask_neighbour(&bridge, (id, vid, ip), frame.bytes());
         }
@@ -187,15 +187,15 @@ impl Ports {
     }
 
     /// Has a frame go to everybody, as on a bridge that does not answer.
-    pub(super) fn pass_on(&mut self, bridge: &Name, frame: &LocalFrame) {
+    pub(super) fn pass_on(&mut self, bridge: &Name, (from, vid): (u16, u16), frame: &[u8]) {
         let Some(number) = self.neighbours.get(bridge).map(|asked| asked.bridge) else {
             return;
         };
         let relayed = Relayed {
-            from: Some(frame.member),
-            vid: frame.vid,
-            set: FloodKind::Group.id(frame.vid),
-            bytes: frame.bytes().to_vec(),
+            from: Some(from),
+            vid,
+            set: FloodKind::Group.id(vid),
+            bytes: frame.to_vec(),
         };
         let sent = self.plane.relay(number, relayed);
         self.note_sent(bridge, sent);

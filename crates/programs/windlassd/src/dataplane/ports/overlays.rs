@@ -39,6 +39,7 @@ mod questions;
 mod search;
 
 use moves::Moves;
+pub(super) use questions::Server;
 use questions::{Life, Questions};
 use search::{Announced, Lost, lookup_kind};
 pub(super) use search::{Searches, allowed_ips};

@@ -11,6 +11,9 @@
 //! An entry is not taken away because a plugin is silent: at the end of its life it is asked for again, until there is an answer. Only
 //! where more than half of [`ANSWERS_MAX`] are known, entries end with their lives: traffic has them asked for again.
 //!
+//! A DHCP client's server is asked for with the first frame of it, which waits for the answer; a frame meanwhile is lost, as is that of a plugin
+//! that does not answer. Once known, it is used until there is another answer.
+//!
 //! # Limits
 //! [`ANSWERS_MAX`] entries of an overlay: answers beyond are refused, and the overlay is degraded while there is no room.
 //! [`ASKED_MAX`] questions without an answer, each for [`LATE`]; a member may have as many of them as are free after that.
@@ -39,7 +42,7 @@ const BEFORE: Duration = Duration::from_secs(30);
 /// The life of an entry, whatever the plugin says.
 const LIFE_MIN: Duration = Duration::from_secs(1);
 const LIFE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
-/// How long the answer holds that an IP address has a MAC address. Whoever asks after that has it asked for again.
+/// How long the answer holds that an IP address has a MAC address, or a client a DHCP server. Whoever asks after that has it asked for again.
 const NEIGHBOUR_LIFE: Duration = Duration::from_secs(300);
 /// Entries of an overlay that are asked for again at once, and the time from one such turn to the next.
 const AGAIN_MAX: usize = 50;
@@ -59,9 +62,21 @@ enum Subject {
     Target(Address),
     /// Who has an IP address.
     Mac(Neighbour),
+    /// Who is the DHCP server of an address.
+    Server(Address),
 }
 
-/// Who asks for an IP address: the member, and the frame that asks.
+/// Whom a DHCP client's frame is for.
+pub(in crate::dataplane::ports) enum Server {
+    /// This address.
+    Is(MacAddr),
+    /// The client has no server of its own.
+    Nobody,
+    /// That is not known.
+    Unknown,
+}
+
+/// Who asks for an IP address or a DHCP server: the member, and the frame that asks.
 struct Guest(Name, Box<[u8]>);
 
 /// A question without an answer.
@@ -107,6 +122,8 @@ pub(super) struct Questions {
     asked: BTreeMap<u64, Asked>,
     /// IP addresses that were asked for, and until when the answer holds.
     neighbours: BTreeSet<(Instant, Neighbour)>,
+    /// DHCP servers of the bridge's VNICs, if they have one, and when they are asked for again.
+    servers: BTreeMap<Address, (Option<MacAddr>, Instant)>,
     /// Answers that are on their way to the workers.
     answers: BTreeMap<Address, (TargetKey, Duration)>,
     /// When entries are asked for again.
@@ -184,13 +201,13 @@ impl Questions {
     fn end_asked(&mut self, mut told: BTreeMap<Address, u16>) -> BTreeMap<Address, u16> {
         let asked = self.asked.values().filter_map(|asked| match asked.subject {
             Subject::Target(address) => Some(address),
-            Subject::Mac(_) => None,
+            Subject::Mac(_) | Subject::Server(_) => None,
         });
         let asked: BTreeSet<Address> = asked.collect();
         told.retain(|address, _| asked.contains(address));
         self.asked.retain(|_, asked| match asked.subject {
             Subject::Target(address) => !told.contains_key(&address),
-            Subject::Mac(_) => true,
+            Subject::Mac(_) | Subject::Server(_) => true,
         });
         told
     }
@@ -233,6 +250,7 @@ impl Ports {
         let (vlan, key) = match subject {
             Subject::Target((vlan, mac)) => (vlan, Key::Target(windlass_wire::MacAddr(mac.0))),
             Subject::Mac((vlan, ip)) => (vlan, Key::Mac(ip)),
+            Subject::Server((vlan, mac)) => (vlan, Key::Dhcp(windlass_wire::MacAddr(mac.0))),
         };
         let Some(state) = self.overlay_mut(name) else {
             return;
@@ -273,6 +291,61 @@ impl Ports {
         if let Some(name) = found {
             let guest = Guest(guest, frame.into());
             self.ask(&name, Subject::Mac((vid, ip)), from, Some(guest));
+        }
+    }
+
+    /// The DHCP server of a VNIC, as its overlay's search says; if that is not known, the frame waits for the answer.
+    pub(in crate::dataplane::ports) fn ask_server(
+        &mut self,
+        name: &Name,
+        (from, vlan): (u16, u16),
+        frame: &[u8],
+    ) -> Server {
+        let (mac, guest) = (
+            frame.get(6..).and_then(|frame| frame.first_chunk()),
+            self.members.name_of(from).cloned(),
+        );
+        let (Some(mac), Some(guest), Some(state)) = (mac, guest, self.overlay(name)) else {
+            return Server::Nobody;
+        };
+        let address = (vlan, MacAddr(*mac));
+        let known = state.questions.servers.get(&address).copied();
+        let is_asked = state.settings.unknown == windlass_api::Unknown::Lookup;
+        let is_old = known.is_none_or(|(_, until)| until <= Instant::now());
+        // One that is in trouble does not answer.
+        if is_asked && is_old && state.trouble.is_none() {
+            let guest = known.is_none().then(|| Guest(guest, frame.into()));
+            self.ask(name, Subject::Server(address), from, guest);
+            if known.is_none() {
+                return Server::Unknown;
+            }
+        }
+        known
+            .and_then(|(server, _)| server)
+            .map_or(Server::Nobody, Server::Is)
+    }
+
+    /// The search of an overlay has said who is the DHCP server of a VNIC: the frame that waits goes there, or to everybody.
+    fn hear_server(
+        &mut self,
+        name: &Name,
+        address: Address,
+        (from, guest): (u16, Option<Guest>),
+        server: Option<MacAddr>,
+    ) {
+        let Some(state) = self.overlay_mut(name) else {
+            return;
+        };
+        let now = Instant::now();
+        let servers = &mut state.questions.servers;
+        // Those of VNICs that are gone.
+        servers.retain(|_, (_, until)| *until + NEIGHBOUR_LIFE > now);
+        servers.insert(address, (server, now + NEIGHBOUR_LIFE));
+        if let Some(Guest(asker, frame)) = guest
+            && self.members.get(&asker).is_some_and(|m| m.id == from)
+        {
+            let server = server.map_or(Server::Nobody, Server::Is);
+            self.find_server(name, (from, address.0), &frame, server);
         }
     }
 
@@ -326,6 +399,14 @@ impl Ports {
             (Subject::Target(address), ..) => address,
             (Subject::Mac(asked), Some(guest), Answer::Mac(mac)) => {
                 self.hear_neighbour(name, asked, (from, guest), MacAddr(mac.0));
+                return Ok(());
+            }
+            (Subject::Server(address), guest, answer) => {
+                let server = match answer {
+                    Answer::Mac(mac) => Some(MacAddr(mac.0)),
+                    Answer::Target(..) | Answer::Drop => None,
+                };
+                self.hear_server(name, address, (from, guest), server);
                 return Ok(());
             }
             _ => return Ok(()),
