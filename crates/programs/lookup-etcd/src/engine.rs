@@ -30,7 +30,7 @@ pub const VNIS_MAX: usize = 4_096;
 /// How often the lease is renewed: three times before it lapses.
 const KEEP_ALIVE_MS: u64 = 10_000;
 /// For each 100 hosts that are alive, lists that all of them need at once are spread over so much time.
-const SPREAD_MS: u64 = 10_000;
+const SPREAD_MS: u64 = 5_000;
 /// The first and the longest wait after a list or a transaction failed.
 const RETRY_MS: u64 = 1_000;
 const RETRY_MS_MAX: u64 = 60_000;
@@ -487,13 +487,7 @@ impl Engine {
                 self.rest.lease = lease;
                 self.rest.is_asked = false;
             }
-            Told::LeaseKept => {
-                // Another host of this name has left its own address.
-                if !self.has_twin() && self.is_registered && !self.host_is_current() {
-                    self.up();
-                }
-                self.show_life();
-            }
+            Told::LeaseKept => self.renewed(),
             Told::LeaseGone => {
                 self.end_lease();
                 self.asks.push(Ask::Grant { of: Lease::Alive });
@@ -768,6 +762,14 @@ impl Engine {
         self.end_lease();
         self.lease = lease;
         self.keep_alive_at = Some(self.now + KEEP_ALIVE_MS);
+        self.show_life();
+    }
+
+    fn renewed(&mut self) {
+        // Another host of this name has left its own address.
+        if !self.has_twin() && self.is_registered && !self.host_is_current() {
+            self.up();
+        }
         self.show_life();
     }
 

@@ -26,7 +26,7 @@
 //!
 //! # Failure modes
 //! - *etcd down, slow, partitioned*: known traffic goes on; announcements are owed; the overlay is degraded. A start without etcd serves the copy on disk.
-//! - *Compacted*: each VNI is listed again at a random time within 10 s per 100 hosts, while the old table serves; then the rest is swept.
+//! - *Compacted*: each VNI is listed again at a random time within 5 s per 100 hosts, while the old table serves; then the rest is swept.
 //! - *Registry younger than what is known* (emptied, an old snapshot, another cluster): nothing is swept; every host announces its own again.
 //!   It is known by a smaller revision, another cluster, this host's own record missing or older, or an empty list.
 //!
