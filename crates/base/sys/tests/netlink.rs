@@ -277,6 +277,34 @@ fn monitor_tells_of_changes() {
     assert!(born && up);
 }
 
+/// A monitor that keeps to one link is not woken for another, and hears the end of its own.
+#[test]
+fn monitor_keeps_to_a_link() {
+    if !can_run("monitor_keeps_to_a_link") {
+        return;
+    }
+    let lab = Lab::create("nl-keep");
+    let mut netlink = Netlink::open_in(&lab.namespace).unwrap();
+    netlink.create_veth("v0", "v1", None).unwrap();
+    netlink.create_veth("x0", "x1", None).unwrap();
+    let [own, other] = ["v0", "x0"].map(|name| netlink.link_by_name(name).unwrap().unwrap().index);
+    let mut monitor = LinkMonitor::open_in(&lab.namespace).unwrap();
+    monitor.keep_to(own).unwrap();
+    netlink.set_link_up(other, true).unwrap();
+    netlink.delete_link(other).unwrap();
+    assert_eq!(monitor.next_event().unwrap(), None);
+    netlink.delete_link(own).unwrap();
+    let mut is_gone = false;
+    while let Some(event) = monitor.next_event().unwrap() {
+        match event {
+            LinkEvent::Changed(link) => assert_eq!(link.index, own),
+            LinkEvent::Removed(link) => is_gone |= link.index == own,
+            LinkEvent::Overrun => panic!("a few events overran the socket"),
+        }
+    }
+    assert!(is_gone);
+}
+
 /// A program at ingress is listed by its name, refuses a second at its place, and goes; a program
 /// that the verifier rejects comes back with the verifier's words.
 #[test]

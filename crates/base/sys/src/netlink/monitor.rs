@@ -17,9 +17,13 @@ use rustix::net::SocketFlags;
 use super::link::{self, Link, RTM_DELLINK};
 use super::{Netlink, NetlinkError, RECEIVE_BYTES, message, open_socket, receive};
 use crate::netns::{NetnsRef, within};
+use crate::sockopt::{instruction, set_filter};
 
 /// `RTMGRP_LINK` of `<linux/rtnetlink.h>`.
 const RTMGRP_LINK: u32 = 1;
+
+/// Where a message about a link has its index: behind the message's header, family and type (`struct ifinfomsg`).
+const INDEX: u32 = 20;
 
 /// Something that happened to a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +60,23 @@ impl LinkMonitor {
     /// Listens in `namespace`.
     pub fn open_in(namespace: &NetnsRef) -> Result<Self, NetlinkError> {
         within(namespace, Self::open)?
+    }
+
+    /// From now on hears of one link alone. The kernel keeps back what happens to others, for which this process is then not woken.
+    ///
+    /// # Errors
+    /// [`NetlinkError::Socket`].
+    pub fn keep_to(&self, index: u32) -> Result<(), NetlinkError> {
+        use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W};
+        // A load takes the bytes in network order.
+        let index = u32::from_be_bytes(index.to_ne_bytes());
+        let mut program = [
+            instruction(BPF_LD | BPF_W | BPF_ABS, INDEX, [0, 0]),
+            instruction(BPF_JMP | BPF_JEQ | BPF_K, index, [0, 1]),
+            instruction(BPF_RET | BPF_K, u32::MAX, [0, 0]),
+            instruction(BPF_RET | BPF_K, 0, [0, 0]),
+        ];
+        set_filter(&self.fd, &mut program).map_err(NetlinkError::Socket)
     }
 
     /// The next event; `None` if there is none yet. Read until `None` before polling.

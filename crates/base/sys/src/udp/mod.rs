@@ -10,13 +10,12 @@ pub mod error;
 pub mod messages;
 
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
 
 use crate::sockopt;
-use crate::vectored::last_errno;
 
 /// A socket that never waits, at a local address. With `shared`, others of the same user may have the address, too, if they
 /// say the same: the kernel spreads senders over them. An IPv6 socket gets no IPv4.
@@ -63,27 +62,8 @@ pub fn set_buffers(socket: impl AsFd, bytes: i32) -> Result<(), Errno> {
 /// # Errors
 /// As setsockopt(2).
 pub fn refuse_all(socket: impl AsFd) -> Result<(), Errno> {
-    let mut keep_nothing = [libc::sock_filter {
-        code: (libc::BPF_RET | libc::BPF_K) as u16,
-        jt: 0,
-        jf: 0,
-        k: 0,
-    }];
-    let filter = libc::sock_fprog {
-        len: 1,
-        filter: keep_nothing.as_mut_ptr(),
-    };
-    // SAFETY: the kernel only reads the structure and the one instruction that it points to; both outlive the call.
-    let done = unsafe {
-        libc::setsockopt(
-            socket.as_fd().as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_ATTACH_FILTER,
-            (&raw const filter).cast(),
-            size_of_val(&filter) as libc::socklen_t,
-        )
-    };
-    if done == 0 { Ok(()) } else { Err(last_errno()) }
+    let keep_nothing = sockopt::instruction(libc::BPF_RET | libc::BPF_K, 0, [0, 0]);
+    sockopt::set_filter(socket, &mut [keep_nothing])
 }
 
 /// Sets the TTL (hop limit) of what is sent, to groups also.

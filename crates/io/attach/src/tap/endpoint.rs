@@ -336,6 +336,7 @@ fn set_up(
         }
     };
     let index = tap.index();
+    monitor.keep_to(index)?;
     let link = netlink.link_by_index(index)?;
     let link = link.ok_or_else(|| OpenError::Vanished(conf.name.clone()))?;
     if found.as_ref().is_some_and(|found| found.index != index) {
