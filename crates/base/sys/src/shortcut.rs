@@ -240,6 +240,8 @@ pub struct Shortcut {
     pairs: Map,
     /// By slot: what went by.
     passed: Map,
+    /// See [`Slot::quiet`].
+    quiet: Program,
     used: Mutex<Used>,
 }
 
@@ -300,7 +302,7 @@ impl Shortcut {
     /// With no members. Needs `CAP_BPF`.
     ///
     /// # Errors
-    /// [`ShortcutError::Map`].
+    /// [`ShortcutError::Map`], [`ShortcutError::Program`].
     pub fn new() -> Result<Shortcut, ShortcutError> {
         let made =
             |kind, sizes, entries| Map::sized(kind, sizes, entries).map_err(ShortcutError::Map);
@@ -311,6 +313,7 @@ impl Shortcut {
             known: made(MapKind::Hash, (8, 4), SLOTS)?,
             pairs: made(MapKind::RecentHash, (16, 24), PAIRS)?,
             passed: made(MapKind::PerProcessor, (4, 32), SLOTS)?,
+            quiet: load("windlass_quiet", programs::only_redirected())?,
             used: Mutex::default(),
         })
     }
@@ -457,6 +460,13 @@ impl Slot {
         }
     }
 
+    /// The program for the egress of the host's end and of the TAP: what the host's own stack or a program of the host sends there is
+    /// dropped, so that no frame passes for one of the member or of the bridge.
+    #[must_use]
+    pub fn quiet(&self) -> &Program {
+        &self.of.quiet
+    }
+
     /// The program for the ingress of the host's end.
     ///
     /// # Errors
@@ -511,15 +521,6 @@ impl Shortcut {
 
 fn load(name: &str, code: Vec<I>) -> Result<Program, LoadError> {
     Program::load(name, ProgramKind::Classifier, &code)
-}
-
-/// The program for the egress of the host's end and of the TAP: what the host's own stack or a program of the host sends there is
-/// dropped, so that no frame passes for one of the member or of the bridge.
-///
-/// # Errors
-/// [`LoadError`].
-pub fn only_redirected() -> Result<Program, LoadError> {
-    load("windlass_quiet", programs::only_redirected())
 }
 
 /// Returns when no program runs that has seen a map as it was at the call (membarrier(2), one grace period of the kernel's).
@@ -892,6 +893,5 @@ mod tests {
         let slot = shortcut.slot().expect("a slot");
         slot.leave(ENDS).expect("leave");
         slot.arrive(ENDS).expect("arrive");
-        only_redirected().expect("only redirected");
     }
 }

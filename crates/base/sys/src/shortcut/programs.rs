@@ -430,7 +430,7 @@ pub(super) fn arrive(of: &Shortcut, ends: Ends) -> Vec<I> {
     code.finish()
 }
 
-/// See [`super::only_redirected`].
+/// See [`Slot::quiet`].
 pub(super) fn only_redirected() -> Vec<I> {
     let mut code = Code::default();
     code.put([

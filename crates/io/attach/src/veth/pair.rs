@@ -7,7 +7,7 @@ use windlass_sys::Errno;
 use windlass_sys::bpf::{LoadError, Side};
 use windlass_sys::netlink::{Link, LinkMonitor, Netlink, NetlinkError};
 use windlass_sys::netns::{self, NetnsError, NetnsRef};
-use windlass_sys::shortcut::{Ends, Hook, Slot, only_redirected};
+use windlass_sys::shortcut::{Ends, Hook, Slot};
 
 use super::VethConf;
 use crate::endpoint::InterfaceConf;
@@ -188,7 +188,7 @@ impl Pair {
         slot.set_ends(ends)?;
         let netlink = &mut self.outside;
         for index in [ends.host, ends.tap] {
-            hook.put(netlink, &only_redirected()?, index, Side::Egress)?;
+            hook.put(netlink, slot.quiet(), index, Side::Egress)?;
         }
         hook.put(netlink, &slot.arrive(ends)?, ends.tap, Side::Ingress)?;
         hook.put(netlink, &slot.leave(ends)?, ends.host, Side::Ingress)?;
