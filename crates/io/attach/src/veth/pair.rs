@@ -7,7 +7,7 @@ use windlass_sys::Errno;
 use windlass_sys::bpf::{LoadError, Side};
 use windlass_sys::netlink::{Link, LinkMonitor, Netlink, NetlinkError};
 use windlass_sys::netns::{self, NetnsError, NetnsRef};
-use windlass_sys::shortcut::{Ends, Hook, Slot};
+use windlass_sys::shortcut::{self, Ends, Hook, Slot};
 
 use super::VethConf;
 use crate::endpoint::InterfaceConf;
@@ -196,6 +196,9 @@ impl Pair {
         if self.is_new {
             self.inside.set_link_up(self.inner, true)?;
             self.is_new = false;
+        } else {
+            // The programs before these may still pass a frame by what they knew.
+            shortcut::settle();
         }
         let inner = self.inside.link_by_index(self.inner)?;
         let is_up = inner.is_some_and(|link| link.is_up());

@@ -7,7 +7,8 @@
 //!
 //! # Synchronization
 //! What is not plain any more is closed before the topology is published, and no frame is on its way past the workers then. What
-//! became plain is opened after that.
+//! became plain is opened after that. A member that leaves has its interface deleted, for which the kernel waits until no program runs, or
+//! taken over, for which its next endpoint does: nobody waits here.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -45,6 +46,12 @@ pub(super) fn plain(topo: &Topo) -> Members {
     plain.collect()
 }
 
+/// A member's way past the workers.
+fn of(topo: &Topo, id: u16) -> Option<Arc<dyn Bypass>> {
+    let member = topo.members.get(usize::from(id))?.as_ref()?;
+    member.tx.as_ref()?.bypass()
+}
+
 /// Which frames pass these stages with nothing done to them; none if that cannot be told of any.
 fn checks(stages: &[Arc<dyn IngressStage>]) -> Option<Checks> {
     let mut checks = Checks::None;
@@ -64,8 +71,8 @@ fn checks(stages: &[Arc<dyn IngressStage>]) -> Option<Checks> {
 pub(super) struct Bypasses(Members);
 
 impl Bypasses {
-    /// Closes what `plain` does not have.
-    pub(super) fn close_others(&mut self, plain: &Members) {
+    /// Closes what `plain`, the plain members of `topo`, does not have.
+    pub(super) fn close_others(&mut self, topo: &Topo, plain: &Members) {
         let mut closed = None;
         self.0.retain(|id, (bypass, place)| {
             let stays =
@@ -73,7 +80,9 @@ impl Bypasses {
             let stays = plain.get(id).is_some_and(stays);
             if !stays {
                 bypass.open(None);
-                closed = Some(bypass.clone());
+                if of(topo, *id).is_some_and(|now| Arc::ptr_eq(&now, bypass)) {
+                    closed = Some(bypass.clone());
+                }
             }
             stays
         });

@@ -190,7 +190,7 @@ impl DataPlane {
             placement: self.placement.clone(),
         };
         let plain = bypass::plain(&topo);
-        self.bypasses.close_others(&plain);
+        self.bypasses.close_others(&topo, &plain);
         self.limbo.add(self.shared.topo.publish(Box::new(topo)));
         self.bypasses.open(plain);
         for (worker, adopt) in self.adopts.drain(..) {

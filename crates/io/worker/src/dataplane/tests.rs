@@ -1,7 +1,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use windlass_bridge::fdb::Limits;
-use windlass_frame::TxId;
+use windlass_attach::port::{Bypass, Lane, Sent, TxCaps};
+use windlass_bridge::fdb::{EntryFlags, Key, Limits};
+use windlass_frame::{Heads, Pick, TxId};
+use windlass_shm::{Section, Tails};
+use windlass_sys::shortcut::Place;
 
 use super::*;
 use crate::wait::Asleep;
@@ -86,4 +89,84 @@ fn replies_leave_room_to_bpdus() {
     assert_eq!(replies.count(), local::RELAYS);
     let bpdus = (0..).take_while(|_| plane.send(id, &frame).is_ok());
     assert_eq!(bpdus.count(), local::SENDS);
+}
+
+/// A way past the workers: whether it is open, and how often somebody waited for what was on it.
+#[derive(Default)]
+struct Way {
+    is_open: AtomicBool,
+    waits: AtomicUsize,
+}
+
+impl Bypass for Way {
+    fn open(&self, place: Option<Place>) {
+        self.is_open.store(place.is_some(), Ordering::Relaxed);
+    }
+
+    fn settle(&self) {
+        self.waits.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Way {
+    fn state(&self) -> (bool, usize) {
+        let is_open = self.is_open.load(Ordering::Relaxed);
+        (is_open, self.waits.load(Ordering::Relaxed))
+    }
+}
+
+/// Sends nothing itself.
+struct Past(Arc<Way>);
+
+impl TxPort for Past {
+    fn caps(&self) -> TxCaps {
+        TxCaps::default()
+    }
+
+    fn tx_burst(&self, _: &Section<'_>, _: Lane, _: &Heads, _: &Tails<'_>, _: &[Pick]) -> Sent {
+        Sent::default()
+    }
+
+    fn kick(&self, _: Lane) {}
+
+    fn bypass(&self) -> Option<Arc<dyn Bypass>> {
+        Some(self.0.clone())
+    }
+}
+
+/// Where a member stays and its way past the workers is closed, it is waited until nothing is on that. A member that leaves is not waited
+/// for: its interface is deleted, for which the kernel waits itself.
+#[test]
+fn nobody_waits_for_a_way_that_leaves() {
+    const MAC: u64 = 0x02;
+    let (mut plane, bridge, _inits) = plane(&Never);
+    let conf = MemberConf::new(TxId(0), MAC);
+    let id = plane.add_member(bridge, conf.clone(), MemberTuning::default());
+    let id = id.expect("added");
+    let mut table = plane.new_table(Limits::new(1000, [1, 2]));
+    let entered = table.add_fixed(Key::new(0, MAC), id, EntryFlags::LOCAL, now());
+    entered.expect("an entry");
+    let tuned = plane.set_bridge(bridge, BridgeTuning::default(), Some(table));
+    tuned.expect("a table");
+    let way = Arc::new(Way::default());
+    let rings = Rings {
+        rx: Vec::new(),
+        tx: Arc::new(Past(way.clone())),
+    };
+    plane.attach(id, rings).expect("attached");
+    assert_eq!(way.state(), (true, 0));
+    let private = MemberConf {
+        private: true,
+        ..conf.clone()
+    };
+    plane.set_conf(id, private).expect("set");
+    assert_eq!(way.state(), (false, 1));
+    plane.set_conf(id, conf).expect("set");
+    assert_eq!(way.state(), (true, 1));
+    let removed = plane.remove_members(&[id]);
+    assert!(
+        matches!(removed, Err(DataPlaneError::Stuck)),
+        "no worker runs"
+    );
+    assert_eq!(way.state(), (false, 1));
 }
