@@ -787,7 +787,7 @@ fn quiet(lab: &Lab, daemon: &Daemon) {
 }
 
 /// Where a program may be, from one life of the daemon to the next: without a place for it the container gets a TAP, and nothing of the
-/// veth before stays, which would pass what the former daemon allowed. With `clsact` frames go by the shortcut as with tcx, also while no
+/// veth before stays, which would pass what the former daemon allowed. With tcx frames go by the shortcut as with `clsact`, also while no
 /// daemon runs. At each of them nothing passes that the host itself sends at the interfaces.
 #[test]
 fn wherever_programs_are() {
@@ -819,6 +819,7 @@ fn wherever_programs_are() {
     };
     goes_by(&daemon);
     quiet(&lab, &daemon);
+    assert!(clsact(), "auto");
     let taps = |short: &str| lab.ip(short, "-o link show type tun").lines().count();
     for (value, of_container, of_host) in [("off", 1, 0), ("auto", 0, 2)] {
         daemon.kill();
@@ -838,7 +839,7 @@ fn wherever_programs_are() {
         let none = shortcut(&daemon, "a").0.starts_with("none, a TAP: ");
         assert_eq!(none, value == "off");
     }
-    for (value, has_clsact) in [("clsact", true), ("tcx", false)] {
+    for (value, has_clsact) in [("tcx", false), ("clsact", true)] {
         daemon.kill();
         option(value);
         assert!(lab.ping("a", "10.1.0.2", 3), "it goes on");

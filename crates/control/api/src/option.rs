@@ -477,7 +477,7 @@ pub const DAEMON_OPTIONS: &[OptionSpec] = &[
         "",
         AUTO,
         (0, 0),
-        "Where the kernel's shortcut between VNICs of attachment veth has its eBPF programs. auto: tcx, before Linux 6.6 clsact. off: \
+        "Where the kernel's shortcut between VNICs of attachment veth has its eBPF programs. auto: clsact, else tcx (Linux 6.6). off: \
          no shortcut; such a VNIC gets a TAP. Needs a restart.",
     ),
     row(

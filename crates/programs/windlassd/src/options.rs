@@ -263,7 +263,7 @@ impl Options {
                 .transpose()?
                 .unwrap_or_default(),
             shortcut: match given.text("shortcut") {
-                None => vec![Hook::Tcx, Hook::Clsact],
+                None => vec![Hook::Clsact, Hook::Tcx],
                 Some("tcx") => vec![Hook::Tcx],
                 Some("clsact") => vec![Hook::Clsact],
                 Some(_) => Vec::new(),
