@@ -1,15 +1,16 @@
 //! # Purpose
-//! iperf3 from one namespace to another, over subjects that take turns.
+//! iperf3 from one namespace to another, or round trips of sock-ping, over subjects that take turns.
 //!
 //! # Model
 //! ```text
 //!   iperf3 -c in CLIENT --> what the subject puts between --> iperf3 -s in SERVER
+//!   sock-ping ask       <->                               <-> sock-ping serve
 //! ```
 //! A [`Comparison`] names the subjects, what each puts between the two namespaces, and the [`Variant`]s that are measured.
 //! Processor time is that of the whole host, softirq included: the programs' own and that of whatever forwards. Ratios are
 //! of the base subject's figures of the same round.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -29,16 +30,16 @@ pub const CLIENT: (&str, &str) = ("wlc-client", "10.91.0.1");
 /// The one that receives.
 pub const SERVER: (&str, &str) = ("wlc-server", "10.91.0.2");
 
-/// The first port that iperf3 servers listen at; each has its own.
+/// The first port that servers listen at; each has its own.
 const PORT: u16 = 5301;
 
-/// Bytes of a UDP datagram in the test of small frames.
+/// Bytes of a small datagram or message.
 const SMALL: &str = "64";
 
-/// iperf3 has this long beyond its measured time.
+/// A client has this long beyond its measured time.
 const SLACK: Duration = Duration::from_secs(10);
 
-/// iperf3's servers have this long to listen, and a subject to forward its first ping.
+/// Servers have this long to listen, and a subject to forward its first ping.
 const SETTLE: Duration = Duration::from_millis(300);
 const REACH_WITHIN: Duration = Duration::from_secs(10);
 
@@ -59,6 +60,17 @@ pub struct Turns {
 /// Least rate and most processor time a gigabyte, as multiples of the base subject's.
 pub type Bar = (f64, Option<f64>);
 
+/// What the two exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Traffic {
+    /// Streams of TCP, counted in Gbit/s.
+    Streams,
+    /// UDP datagrams of [`SMALL`] bytes as fast as they go, in millions a second.
+    Datagrams,
+    /// One TCP message of [`SMALL`] bytes there and back, over and over: what the median trip one way would give, in thousands a second.
+    Trips,
+}
+
 /// How the test is laid out. A core of `None` is any core.
 pub struct Variant<S: 'static> {
     /// What it is called.
@@ -73,8 +85,8 @@ pub struct Variant<S: 'static> {
     pub processes: u16,
     /// Streams of each.
     pub streams: u16,
-    /// UDP datagrams of 64 bytes in the place of TCP.
-    pub small_udp: bool,
+    /// What they send.
+    pub traffic: Traffic,
     /// The congestion control of both namespaces.
     pub congestion: &'static str,
     /// The bars of subjects that have one.
@@ -91,6 +103,8 @@ pub struct Comparison<'a, S: 'static> {
     pub base: S,
     /// All variants.
     pub variants: &'static [Variant<S>],
+    /// Where sock-ping is.
+    pub programs: &'a Path,
     /// Puts a subject between two namespaces.
     pub build: &'a dyn Fn(S, &mut World, &Scratch) -> Result<()>,
 }
@@ -102,7 +116,7 @@ struct Shot<S> {
     subject: S,
     variant: &'static str,
     congestion: String,
-    /// Gigabits a second received; millions of datagrams a second for UDP.
+    /// See [`Traffic`].
     rate: f64,
     /// Processor seconds of the whole host, softirq included, for each gigabyte received.
     cpu_per_gb: f64,
@@ -129,7 +143,7 @@ impl<S: Copy + PartialEq + Serialize + ValueEnum + 'static> Comparison<'_, S> {
         let variants = self.chosen(&turns.variants)?;
         let scratch = Scratch::create()?;
         let machine = describe();
-        println!("{}, iperf3; {machine}", self.title);
+        println!("{}, iperf3 and sock-ping; {machine}", self.title);
         let mut shots = Vec::new();
         for round in 0..turns.rounds {
             for subject in self.subjects {
@@ -145,7 +159,7 @@ impl<S: Copy + PartialEq + Serialize + ValueEnum + 'static> Comparison<'_, S> {
         }
         let [rates, cpus] = ["rate", "CPU"].map(|what| format!("{what}/{}", name(&self.base)));
         let mut table = Table::new(&[
-            "Gbit/s; UDP: millions/s",
+            "Gbit/s; UDP: millions/s; trips: thousands/s",
             "subject",
             "rate",
             "CPU s/GB",
@@ -198,7 +212,7 @@ impl<S: Copy + PartialEq + Serialize + ValueEnum + 'static> Comparison<'_, S> {
         for variant in variants {
             world.arrange(variant)?;
             let (rate, cpu_per_gb) =
-                measure(&world, variant, seconds).with_context(|| variant.name)?;
+                measure(&world, variant, seconds, self.programs).with_context(|| variant.name)?;
             let congestion = world
                 .client
                 .exec("sysctl -n net.ipv4.tcp_congestion_control")?;
@@ -333,24 +347,71 @@ fn cores(core: Option<u8>) -> String {
     core.map_or_else(|| format!("0-{last}"), |core| core.to_string())
 }
 
+/// What went from one to the other.
+struct Passed {
+    rate: f64,
+    bytes: f64,
+    /// Processor seconds of the whole host.
+    busy: f64,
+}
+
 /// Rate and processor seconds a gigabyte.
-fn measure<S: 'static>(world: &World, variant: &Variant<S>, seconds: u32) -> Result<(f64, f64)> {
+fn measure<S: 'static>(
+    world: &World,
+    variant: &Variant<S>,
+    seconds: u32,
+    programs: &Path,
+) -> Result<(f64, f64)> {
+    let passed = match variant.traffic {
+        Traffic::Trips => trips(world, variant, seconds, programs)?,
+        Traffic::Streams | Traffic::Datagrams => iperf(world, variant, seconds)?,
+    };
+    if passed.bytes == 0.0 {
+        bail!("nothing was received");
+    }
+    Ok((passed.rate, passed.busy / (passed.bytes / 1e9)))
+}
+
+/// Starts a program in a namespace, on a core.
+fn start(namespace: &Namespace, core: Option<u8>, program: &Path, words: &[&str]) -> Result<Child> {
+    let mut command = Command::new("ip");
+    let cores = cores(core);
+    command.args(["netns", "exec", namespace.name(), "taskset", "-c", &cores]);
+    command.arg(program).args(words);
+    Child::start_piped(command)
+}
+
+fn trips<S: 'static>(
+    world: &World,
+    variant: &Variant<S>,
+    seconds: u32,
+    programs: &Path,
+) -> Result<Passed> {
+    let program = programs.join("sock-ping");
+    let (at, time) = (format!("{}:{PORT}", SERVER.1), seconds.to_string());
+    let end = |namespace: &Namespace, core: Option<u8>, which: &str| {
+        let words = [which, "--at", &at, "--size", SMALL, "--seconds", &time];
+        start(namespace, core, &program, &words)
+    };
+    let _server = end(&world.server, variant.server, "serve")?;
+    stop::pause(SETTLE)?;
+    let busy = busy_seconds()?;
+    let client = end(&world.client, variant.client, "ask")?;
+    let report = report(client, seconds)?;
+    let busy = busy_seconds()? - busy;
+    Ok(Passed {
+        rate: 1e6 / number(&report["p50_ns"])?,
+        bytes: number(&report["trips"])? * 2.0 * SMALL.parse::<f64>()?,
+        busy,
+    })
+}
+
+fn iperf<S: 'static>(world: &World, variant: &Variant<S>, seconds: u32) -> Result<Passed> {
     let ports: Vec<String> = (0..variant.processes)
         .map(|i| (PORT + i).to_string())
         .collect();
     let on = |namespace: &Namespace, core: Option<u8>, words: &[&str]| {
-        let mut command = Command::new("ip");
-        command.args([
-            "netns",
-            "exec",
-            namespace.name(),
-            "taskset",
-            "-c",
-            &cores(core),
-            "iperf3",
-        ]);
-        command.args(words);
-        Child::start_piped(command)
+        start(namespace, core, Path::new("iperf3"), words)
     };
     let mut servers = Vec::new();
     for port in &ports {
@@ -361,6 +422,7 @@ fn measure<S: 'static>(world: &World, variant: &Variant<S>, seconds: u32) -> Res
         )?);
     }
     stop::pause(SETTLE)?;
+    let is_udp = variant.traffic == Traffic::Datagrams;
     let (time, streams) = (seconds.to_string(), variant.streams.to_string());
     let busy = busy_seconds()?;
     let mut clients = Vec::new();
@@ -368,31 +430,34 @@ fn measure<S: 'static>(world: &World, variant: &Variant<S>, seconds: u32) -> Res
         let mut words = vec![
             "-c", SERVER.1, "-p", port, "-t", &time, "-P", &streams, "-J",
         ];
-        if variant.small_udp {
+        if is_udp {
             words.extend(["-u", "-b", "0", "-l", SMALL]);
         }
         clients.push(on(&world.client, variant.client, &words)?);
     }
     let (mut rate, mut bytes) = (0.0, 0.0);
     for client in clients {
-        let text = client.output(Duration::from_secs(u64::from(seconds)) + SLACK)?;
-        let report: Value = serde_json::from_str(&text).context("iperf3's report")?;
-        let (add_rate, add_bytes) = read_report(&report, variant.small_udp)?;
+        let (add_rate, add_bytes) = read_report(&report(client, seconds)?, is_udp)?;
         rate += add_rate;
         bytes += add_bytes;
     }
     let busy = busy_seconds()? - busy;
-    if bytes == 0.0 {
-        bail!("nothing was received");
-    }
-    Ok((rate, busy / (bytes / 1e9)))
+    Ok(Passed { rate, bytes, busy })
+}
+
+fn report(client: Child, seconds: u32) -> Result<Value> {
+    let text = client.output(Duration::from_secs(u64::from(seconds)) + SLACK)?;
+    serde_json::from_str(&text).context("a client's report")
+}
+
+fn number(value: &Value) -> Result<f64> {
+    value.as_f64().context("a report lacks a number")
 }
 
 /// Rate received, in Gbit/s or millions of datagrams a second, and bytes received.
-fn read_report(report: &Value, udp: bool) -> Result<(f64, f64)> {
+fn read_report(report: &Value, is_udp: bool) -> Result<(f64, f64)> {
     let end = &report["end"];
-    let number = |value: &Value| value.as_f64().context("iperf3's report lacks a number");
-    if udp {
+    if is_udp {
         let sum = &end["sum"];
         let packets = number(&sum["packets"])? - number(&sum["lost_packets"])?;
         let bytes = packets * SMALL.parse::<f64>()?;

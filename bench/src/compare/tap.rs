@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::child::{Child, run_line};
 use super::host::{Namespace, Scratch, require};
-use super::iperf::{CLIENT, Comparison, SERVER, Turns, Variant, World, plug};
+use super::iperf::{CLIENT, Comparison, SERVER, Traffic, Turns, Variant, World, plug};
 use super::peers::{ovs_vsctl, start_ovs};
 use super::windlass::Daemon;
 
@@ -20,7 +20,7 @@ const KERNEL_BRIDGE: &str = "wlc-bridge";
 /// The MTU of the namespaces' interfaces.
 const MTU: u16 = 1500;
 
-/// TAP to TAP between namespaces, with iperf3.
+/// TAP to TAP between namespaces, with iperf3 and sock-ping.
 #[derive(Args, Debug)]
 pub struct Options {
     /// Subjects, in the order of their turns
@@ -28,7 +28,7 @@ pub struct Options {
         long,
         value_enum,
         value_delimiter = ',',
-        default_value = "kernel,windlass,ovs"
+        default_value = "kernel,windlass,veth,ovs"
     )]
     subjects: Vec<Subject>,
     #[command(flatten)]
@@ -58,7 +58,7 @@ const PINNED: Variant<Subject> = Variant {
     forwarders: [Some(0); 2],
     processes: 1,
     streams: 1,
-    small_udp: false,
+    traffic: Traffic::Streams,
     congestion: "cubic",
     bars: &[(Windlass, (1.0, Some(1.25))), (Veth, (1.0, Some(1.0)))],
 };
@@ -70,7 +70,7 @@ const ANYWHERE: Variant<Subject> = Variant {
     ..PINNED
 };
 
-const VARIANTS: [Variant<Subject>; 9] = [
+const VARIANTS: [Variant<Subject>; 10] = [
     PINNED,
     Variant {
         name: "4 processes",
@@ -91,7 +91,7 @@ const VARIANTS: [Variant<Subject>; 9] = [
     },
     Variant {
         name: "UDP of 64 bytes",
-        small_udp: true,
+        traffic: Traffic::Datagrams,
         bars: &[(Windlass, (0.85, None)), (Veth, (1.25, None))],
         ..PINNED
     },
@@ -119,6 +119,12 @@ const VARIANTS: [Variant<Subject>; 9] = [
         bars: &[],
         ..PINNED
     },
+    Variant {
+        name: "half a round trip",
+        traffic: Traffic::Trips,
+        bars: &[(Veth, (1.0, None))],
+        ..PINNED
+    },
 ];
 
 /// Measures, prints the table, and writes the single measurements to `json`.
@@ -137,6 +143,7 @@ pub fn run_all(options: &Options, programs: &Path, json: Option<&PathBuf>) -> Re
         subjects: &options.subjects,
         base: Subject::Kernel,
         variants: &VARIANTS,
+        programs,
         build: &|subject, world, scratch| build(subject, world, scratch, programs),
     };
     comparison.run(&options.turns, json)

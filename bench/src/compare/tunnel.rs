@@ -16,7 +16,7 @@ use serde::Serialize;
 use windlass_sys::netns::{NetnsRef, within};
 
 use super::host::{Namespace, Scratch};
-use super::iperf::{CLIENT, Comparison, SERVER, Turns, Variant, World, plug};
+use super::iperf::{CLIENT, Comparison, SERVER, Traffic, Turns, Variant, World, plug};
 use super::windlass::Daemon;
 
 /// Namespaces of the hosts, and their addresses in the underlay.
@@ -86,7 +86,7 @@ const PINNED: Variant<Subject> = Variant {
     forwarders: [Some(1), Some(0)],
     processes: 1,
     streams: 1,
-    small_udp: false,
+    traffic: Traffic::Streams,
     congestion: "cubic",
     bars: &[
         (Windlass, (1.0, Some(1.25))),
@@ -106,7 +106,7 @@ const VARIANTS: [Variant<Subject>; 3] = [
     },
     Variant {
         name: "UDP of 64 bytes",
-        small_udp: true,
+        traffic: Traffic::Datagrams,
         bars: &[(Windlass, (0.85, None))],
         ..PINNED
     },
@@ -122,6 +122,7 @@ pub fn run(options: &Options, programs: &Path, json: Option<&PathBuf>) -> Result
         subjects: &options.subjects,
         base: Subject::Kernel,
         variants: &VARIANTS,
+        programs,
         build: &|subject, world, scratch| build(subject, world, scratch, programs),
     };
     comparison.run(&options.turns, json)
