@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use windlass_sys::bpf::{self, Instruction as I, Link, Program, ProgramKind, Side, put_at};
-use windlass_sys::netlink::Netlink;
+use windlass_sys::netlink::{LinkEvent, LinkMonitor, Netlink};
 use windlass_tests::{Daemon, Lab, Wire, frame, mac, run, uninterrupted, until};
 
 /// What a VNIC says of its shortcut: whether it is open, and frames that its member sent and got by it.
@@ -102,6 +102,38 @@ fn frames_go_by_the_shortcut() {
         lab.ip("host", "-o link show type veth").lines().count() == 1
     });
     assert!(lab.ping("b", "10.1.0.3", 3));
+}
+
+/// What the kernel tells of a new veth while it is made does not set its TAP down again.
+#[test]
+fn a_new_one_is_set_up_once() {
+    let Some(lab) = Lab::start("a_new_one_is_set_up_once") else {
+        return;
+    };
+    let daemon = lab.daemon();
+    daemon.must("bridge create br0");
+    lab.namespace("a");
+    let mut monitor = lab.within("host", || LinkMonitor::open().expect("a monitor"));
+    veth(&daemon, &lab, "a", "10.1.0.1/24", "");
+    let mut is_up = Vec::new();
+    let mut hear = |monitor: &mut LinkMonitor| {
+        while let Some(event) = monitor.next_event().expect("links") {
+            match event {
+                LinkEvent::Changed(link) if link.name.starts_with("wlt") => {
+                    is_up.push(link.is_up());
+                }
+                LinkEvent::Overrun => panic!("events were lost"),
+                _ => {}
+            }
+        }
+    };
+    hear(&mut monitor);
+    // By now the daemon has read what it was told.
+    lab.ip("a", "link set eth0 down");
+    daemon.wait_for_state("vnic", "a", "waiting");
+    hear(&mut monitor);
+    is_up.dedup();
+    assert_eq!(is_up, [false, true, false]);
 }
 
 /// What the command `words` says when it is done with `property` as one word.

@@ -141,6 +141,7 @@ impl Pair {
             Some(found) => found,
             None => make(conf, &namespace, &mut outside, &mut inside)?,
         };
+        monitor.keep_to(inner.index)?;
         let mut pair = Pair {
             host: host.index,
             inner: inner.index,
@@ -194,6 +195,8 @@ impl Pair {
         hook.put(netlink, &slot.leave(ends)?, ends.host, Side::Ingress)?;
         self.outside.set_link_up(ends.host, true)?;
         if self.is_new {
+            // Of the time before it is up: told now, they would set the TAP down.
+            while self.news().is_some() {}
             self.inside.set_link_up(self.inner, true)?;
             self.is_new = false;
         } else {
