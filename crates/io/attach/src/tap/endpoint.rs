@@ -196,9 +196,11 @@ impl TapEndpoint {
         let (conf, given, foreign) = (&self.conf, &self.given, self.foreign);
         let handed = std::mem::take(&mut self.handed);
         let persists = self.bypass.is_none();
-        let outcome = netns::within(&namespace, || {
-            set_up(conf, given, foreign, handed, &namespace, persists)
-        })?;
+        let make = || set_up(conf, given, foreign, handed, &namespace, persists);
+        let outcome = match &conf.netns {
+            Some(_) => netns::within(&namespace, make)?,
+            None => make(),
+        };
         self.foreign = match &outcome {
             Err(OpenError::Foreign(_, index)) => Some(*index),
             _ => None,
