@@ -93,10 +93,8 @@ fn parse(received: &Received<'_>) -> Result<Option<Address>, Malformed> {
             (IFA_LOCAL, value) => local = Some(parse_ip(value)?),
             (IFA_ADDRESS, value) => peer = Some(parse_ip(value)?),
             (IFA_CACHEINFO, value) => {
-                // Lifetimes, and when it was made and changed: struct ifa_cacheinfo.
-                let mut times = Reader(value);
-                (times.u32()?, times.u32()?);
-                since = times.u32()?;
+                // struct ifa_cacheinfo: two lifetimes, then when it was made.
+                since = Reader(value.get(8..).ok_or(Malformed)?).u32()?;
             }
             _ => {}
         }
