@@ -207,7 +207,7 @@ impl Range {
     }
 
     fn bounds(&self) -> impl Iterator<Item = (IpAddr, IpAddr)> {
-        let gateway = self.gateway.filter(|ip| self.has(*ip)).map(number);
+        let gateway = self.gateway.filter(|ip| self.has(*ip)).map(number::of);
         let halves = match gateway {
             None => [Some((self.start, self.end)), None],
             Some(at) => [
