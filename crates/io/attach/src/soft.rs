@@ -102,11 +102,7 @@ fn build(
 ) -> Result<u64, Drop> {
     let meta = heads.meta.get(pick.index()).ok_or(Drop::TooBig)?;
     let tci = pick.tagged().then(|| tci(meta));
-    let source = Source {
-        private: heads.private(pick.index()),
-        segment: Foreign::empty(),
-        segments: tails.of(pick.index()),
-    };
+    let source = source(heads, tails, pick);
     if caps.takes(&meta.off) || meta.off.gso == Gso::None {
         let off = if caps.takes(&meta.off) {
             Offload::NONE
@@ -121,7 +117,7 @@ fn build(
 
 /// How the frame is cut; `None` if it cannot be, or into too many.
 #[inline]
-fn plan<'a>(heads: &'a Heads, pick: Pick, off: &Offload) -> Option<Plan<'a>> {
+pub(crate) fn plan<'a>(heads: &'a Heads, pick: Pick, off: &Offload) -> Option<Plan<'a>> {
     let kind = match off.gso {
         Gso::None => return None,
         Gso::Tcp4 => segment::Gso::Tcp4,
@@ -170,7 +166,7 @@ fn cut<'q>(
     if FRAME_AT.saturating_add(plan.frame_max()) > buffer.len() {
         return Err(Drop::TooBig);
     }
-    source.private = source.private.get(plan.headers()..).unwrap_or_default();
+    source.skip(plan.headers());
     for k in 0..plan.count() {
         let Some((_, frame)) = buffer.split_at_mut_checked(FRAME_AT) else {
             break;
@@ -201,16 +197,41 @@ fn tagged(buffer: &mut [u8], end: usize, tci: Option<Tci>) -> &[u8] {
 }
 
 /// What is left to be read of a frame: its private bytes, then those in the sender's memory.
-struct Source<'a, I: Iterator> {
+pub(crate) struct Source<'a, I: Iterator> {
     private: &'a [u8],
     segment: I::Item,
     segments: I,
 }
 
+/// All of a frame.
+pub(crate) fn source<'a, 'q>(
+    heads: &'a Heads,
+    tails: &'a Tails<'q>,
+    pick: Pick,
+) -> Source<'a, impl Iterator<Item = Foreign<'q>>> {
+    Source {
+        private: heads.private(pick.index()),
+        segment: Foreign::empty(),
+        segments: tails.of(pick.index()),
+    }
+}
+
 impl<'q, I: Iterator<Item = Foreign<'q>>> Source<'_, I> {
+    /// Leaves out the next bytes, which are private.
+    #[inline]
+    pub(crate) fn skip(&mut self, n: usize) {
+        self.private = self.private.get(n..).unwrap_or_default();
+    }
+
+    /// What is left behind the private bytes, all of which were read.
+    pub(crate) fn rest(self) -> impl Iterator<Item = Foreign<'q>> {
+        let begun = (!self.segment.is_empty()).then_some(self.segment);
+        begun.into_iter().chain(self.segments)
+    }
+
     /// Fills `to` with the next bytes, and with zeros behind the last.
     #[inline]
-    fn read(&mut self, mut to: &mut [u8]) {
+    pub(crate) fn read(&mut self, mut to: &mut [u8]) {
         let n = self.private.len().min(to.len());
         if n != 0 {
             let (now, later) = self.private.split_at(n);

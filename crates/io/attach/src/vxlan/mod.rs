@@ -16,7 +16,7 @@
 //! Outer headers, routes, neighbours, path MTU and firewalls are the kernel's. What a call costs is the cost of its messages,
 //! so datagrams leave in runs ([`windlass_overlay::runs`]), from one source port while the load allows it
 //! ([`windlass_overlay::ports`]). Checksums are complete in the tunnel, whatever the sender left to be
-//! done, and large segments are cut without a copy.
+//! done, and large segments are cut as they are copied.
 //!
 //! Where a multicast group stands in the place of remote endpoints, the datagrams of a network that come from no target are the
 //! group's target's: a [`Group`] receives what is sent to it.

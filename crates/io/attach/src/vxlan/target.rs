@@ -136,7 +136,7 @@ impl Target {
             let all = outbox.messages();
             let some = all.get(..at_once).unwrap_or(all);
             // SAFETY: a frame's bytes are there for its receiver; pieces that are no longer mapped are an error.
-            let sent = unsafe { messages::send(socket, outbox.ranges(), some) };
+            let sent = unsafe { messages::send(socket, outbox.lists(), some) };
             let run = outbox.run(from, most);
             match sent {
                 Ok(sent) => from += outbox.sent(from, sent, most),
