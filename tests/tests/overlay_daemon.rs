@@ -75,7 +75,7 @@ fn is_target(daemon: &Daemon, mac: &str, target: &str, kind: &str) -> bool {
 }
 
 /// With one target for everything, a guest and a kernel's VXLAN device reach each other; the guest has the MTU that the tunnel
-/// carries. The overlay takes its bridge with it, but not while a VNIC is on it.
+/// carries. Frames to an address that has answered are not flooded, so that no storm limit holds them back. The overlay takes its bridge with it, but not while a VNIC is on it.
 #[test]
 fn one_target_gets_everything() {
     let Some(lab) = hosts("one_target_gets_everything") else {
@@ -93,6 +93,15 @@ fn one_target_gets_everything() {
     assert_eq!(daemon.show("vnic", "g0")["mtu_now"], 1450);
     assert!(lab.ip("guest", "link show g0").contains("mtu 1450"));
     assert!(is_target(&daemon, "-", "192.0.2.2:4789", "flood"));
+    until("the far host's address is known", || {
+        is_target(&daemon, FAR, "192.0.2.2:4789", "learned")
+    });
+    let counters = || daemon.show("vnic", "g0")["counters"].take();
+    let before = counters();
+    assert!(lab.ping("guest", "10.0.0.2", 5));
+    until("the ping is counted", || {
+        counters()["rx_unicast"].as_u64() > before["rx_unicast"].as_u64()
+    });
     // Datagrams of nobody are counted, and a host that refuses ours is named.
     lab.within("far", || {
         let socket = UdpSocket::bind("192.0.2.2:0").expect("a socket");

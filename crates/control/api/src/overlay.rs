@@ -414,7 +414,7 @@ impl OverlaySettings {
                 _ => Unknown::Drop,
             },
             broadcasts: flag("broadcast").unwrap_or(floods),
-            learns: overlay.search == Search::Learn,
+            learns: matches!(overlay.search, Search::Direct | Search::Learn),
             proxies: Proxies {
                 arp: answers("arp"),
                 ndp: answers("ndp"),
