@@ -143,7 +143,7 @@ impl Etcd {
         Ok(())
     }
 
-    /// Writes the record of one more host, of which all are to be told.
+    /// Writes the record of one more host, of which all are to be told, twice: what is compacted then is behind every host's next watch.
     ///
     /// # Errors
     /// As [`Self::write`].
@@ -153,7 +153,9 @@ impl Etcd {
             port: 4789,
         };
         let key = Keys::new(CLUSTER).host("stranger");
-        self.write(vec![(key, schema::value(&record))]).await
+        let pair = (key, schema::value(&record));
+        self.write(vec![pair.clone()]).await?;
+        self.write(vec![pair]).await
     }
 
     fn ctl(&self, arguments: &[&str]) -> Result<String> {
