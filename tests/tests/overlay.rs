@@ -364,6 +364,56 @@ fn enable_ipv6(lab: &Lab) {
     }
 }
 
+/// The group is joined again when its link is another one: a new one of the same name, one that the address has moved to, and one of the
+/// same number.
+fn group_follows_its_link(
+    lab: &Lab,
+    host: &mut Host,
+    (group, near, prefix): (&str, &str, &str),
+    build: &dyn Fn(),
+) {
+    lab.ip("near", "link del to-far");
+    host.plane.follow_paths().expect("no worker is late");
+    let troubles = host.plane.vtep_states().remove(0).troubles;
+    let missing = format!("the group {group} is not joined");
+    assert!(troubles.contains(&missing), "{troubles:?}");
+    build();
+    until("the group is joined again", || {
+        host.plane.follow_paths().expect("no worker is late");
+        lab.ping("far", "10.0.0.1", 1)
+    });
+    // The address moves to another link, and the one before stays.
+    lab.ip("near", "link add moved type bridge mcast_snooping 0");
+    lab.ip("near", "link set to-far master moved");
+    lab.ip("near", "link set moved up");
+    lab.ip("near", &format!("addr del {near}/{prefix} dev to-far"));
+    lab.ip("near", &format!("addr add {near}/{prefix} dev moved nodad"));
+    let memberships = || {
+        let shown = lab.ip("near", "maddress show dev moved");
+        shown.contains(group)
+    };
+    until("the group is joined on the other link", || {
+        host.plane.follow_paths().expect("no worker is late");
+        memberships() && lab.ping("far", "10.0.0.1", 1)
+    });
+    assert!(!lab.ip("near", "maddress show dev to-far").contains(group));
+    // A link of the same number, with the same address: the socket's membership went with the one before.
+    let index = lab.ip("near", "-o link show dev moved");
+    let index = index.split(':').next().expect("a number").to_owned();
+    lab.ip("near", "link del moved");
+    lab.ip(
+        "near",
+        &format!("link add moved index {index} type bridge mcast_snooping 0"),
+    );
+    lab.ip("near", "link set to-far master moved");
+    lab.ip("near", "link set moved up");
+    lab.ip("near", &format!("addr add {near}/{prefix} dev moved nodad"));
+    until("the group is joined on the new link", || {
+        host.plane.follow_paths().expect("no worker is late");
+        memberships() && lab.ping("far", "10.0.0.1", 1)
+    });
+}
+
 /// A multicast group stands in the place of remote endpoints; and again when the link to it is another one, whether the one before is gone,
 /// stays without the address, or had the same number.
 #[test]
@@ -410,46 +460,7 @@ fn a_group_stands_for_all_endpoints() {
                 .iter()
                 .any(|e| (e.key, e.member) == (learned, place))
         );
-        lab.ip("near", "link del to-far");
-        host.plane.follow_paths().expect("no worker is late");
-        let troubles = host.plane.vtep_states().remove(0).troubles;
-        let missing = format!("the group {group} is not joined");
-        assert!(troubles.contains(&missing), "{troubles:?}");
-        build();
-        until("the group is joined again", || {
-            host.plane.follow_paths().expect("no worker is late");
-            lab.ping("far", "10.0.0.1", 1)
-        });
-        // The address moves to another link, and the one before stays.
-        lab.ip("near", "link add moved type bridge mcast_snooping 0");
-        lab.ip("near", "link set to-far master moved");
-        lab.ip("near", "link set moved up");
-        lab.ip("near", &format!("addr del {near}/{prefix} dev to-far"));
-        lab.ip("near", &format!("addr add {near}/{prefix} dev moved nodad"));
-        let memberships = || {
-            let shown = lab.ip("near", "maddress show dev moved");
-            shown.contains(group)
-        };
-        until("the group is joined on the other link", || {
-            host.plane.follow_paths().expect("no worker is late");
-            memberships() && lab.ping("far", "10.0.0.1", 1)
-        });
-        assert!(!lab.ip("near", "maddress show dev to-far").contains(group));
-        // A link of the same number, with the same address: the socket's membership went with the one before.
-        let index = lab.ip("near", "-o link show dev moved");
-        let index = index.split(':').next().expect("a number").to_owned();
-        lab.ip("near", "link del moved");
-        lab.ip(
-            "near",
-            &format!("link add moved index {index} type bridge mcast_snooping 0"),
-        );
-        lab.ip("near", "link set to-far master moved");
-        lab.ip("near", "link set moved up");
-        lab.ip("near", &format!("addr add {near}/{prefix} dev moved nodad"));
-        until("the group is joined on the new link", || {
-            host.plane.follow_paths().expect("no worker is late");
-            memberships() && lab.ping("far", "10.0.0.1", 1)
-        });
+        group_follows_its_link(&lab, &mut host, (group, &near, prefix), &build);
         let drops = host.plane.drops(overlay).expect("an overlay");
         assert_eq!(drops[Drop::VxlanSource as usize], 0, "nothing comes back");
         host.plane.remove_targets(&[place]).expect("a target");

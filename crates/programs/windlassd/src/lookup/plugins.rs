@@ -285,19 +285,7 @@ impl Plugins {
                 return self.claims.close(number, id, claimed);
             }
             FromPlugin::Unsupported { what } => {
-                if what == "claim" {
-                    let why = "its lookup plugin gives no addresses";
-                    self.claims.lose(number, why);
-                }
-                if what == "dhcp" {
-                    let is_it = |_: &u64, asked: &mut Asked| {
-                        asked.session == number && matches!(asked.key, Key::Dhcp(_))
-                    };
-                    for (_, Asked { overlay, id, .. }) in self.asked.extract_if(.., is_it) {
-                        let answer = Answer::Drop;
-                        tell(&overlay, Told::Answer { id, answer });
-                    }
-                }
+                self.answer_unsupported(number, &what, tell);
                 return Ok(());
             }
             _ => {}
@@ -324,6 +312,23 @@ impl Plugins {
             _ if overlay.is_served() => overlay.hear(message, tell),
             // Said before it has read that this overlay was stopped, and started anew.
             _ => Ok(()),
+        }
+    }
+
+    /// Answers what a session was asked and does not know of.
+    fn answer_unsupported(&mut self, number: u64, what: &str, tell: &Tell) {
+        if what == "claim" {
+            let why = "its lookup plugin gives no addresses";
+            self.claims.lose(number, why);
+        }
+        if what == "dhcp" {
+            let is_it = |_: &u64, asked: &mut Asked| {
+                asked.session == number && matches!(asked.key, Key::Dhcp(_))
+            };
+            for (_, Asked { overlay, id, .. }) in self.asked.extract_if(.., is_it) {
+                let answer = Answer::Drop;
+                tell(&overlay, Told::Answer { id, answer });
+            }
         }
     }
 
