@@ -3,7 +3,8 @@
 //! # Model
 //! A namespace stands for the host, and an empty one for each container. A *turn* of a subject has ADD and DEL of each container one by one,
 //! then all ADDs at once, then all DELs at once. Each call gives or takes an interface with an address; what is timed is the plugin's
-//! process, from its start to its end. A call that is refused ends the run.
+//! process, from its start to its end. A call that is refused ends the run. The subject `pool` has its network on an overlay, and its
+//! addresses from that overlay's registry: an etcd that runs for it alone.
 //!
 //! The daemon and `windlass-cni` flush what they write, the reference does not. So what the host has written before is flushed before each
 //! turn.
@@ -20,6 +21,8 @@ use serde_json::{Value, json};
 use windlass_sys::netns::{NetnsRef, within};
 
 use super::host::{Namespace, Scratch, describe, require};
+use super::registry::daemon;
+use super::registry::etcd::Etcd;
 use super::stop;
 use super::table::{Spread, Table, verdict, write_json};
 use super::windlass::Daemon;
@@ -29,6 +32,12 @@ const HOST: &str = "wlc-host";
 const PLUGINS: &str = "/usr/lib/cni";
 /// The most of the reference's time that windlass may take.
 const BAR: f64 = 0.6;
+/// The same with addresses of a registry.
+const POOL_BAR: f64 = 1.0;
+/// How long the plugin may take until it is connected.
+const REGISTERED_WITHIN: Duration = Duration::from_secs(20);
+/// The tunnel address of the overlay.
+const UNDERLAY: &str = "192.0.2.1";
 
 /// ADD and DEL of containers with an address, beside the reference plugins.
 #[derive(Args, Debug)]
@@ -38,7 +47,7 @@ pub struct Options {
         long,
         value_enum,
         value_delimiter = ',',
-        default_value = "veth,tap,reference"
+        default_value = "veth,tap,pool,reference"
     )]
     subjects: Vec<Subject>,
     /// Turns of each subject
@@ -56,15 +65,26 @@ enum Subject {
     Veth,
     /// `windlass-cni` with attachment tap.
     Tap,
+    /// The same with addresses of a registry.
+    Pool,
     /// `bridge` with `host-local`.
     Reference,
 }
 
 impl Subject {
+    /// The most of the reference's time that it may take.
+    fn bar(self) -> f64 {
+        match self {
+            Self::Pool => POOL_BAR,
+            Self::Veth | Self::Tap | Self::Reference => BAR,
+        }
+    }
+
     fn title(self) -> &'static str {
         match self {
             Self::Veth => "windlass, veth",
             Self::Tap => "windlass, tap",
+            Self::Pool => "windlass, tap, pool in etcd",
             Self::Reference => "bridge, host-local",
         }
     }
@@ -95,12 +115,17 @@ pub fn run(options: &Options, programs: &Path, json: Option<&PathBuf>) -> Result
     require(&[("ip", "iproute2"), (&plugin, "containernetworking-plugins")])?;
     println!("{} containers; {}", options.containers, describe());
     let scratch = Scratch::create()?;
-    let _host = Namespace::create(HOST)?;
+    let namespace = Namespace::create(HOST)?;
+    namespace.ip(&format!("address add {UNDERLAY}/24 dev lo"))?;
     let host = NetnsRef::open(HOST)?;
     let names = (0..options.containers).map(|n| Namespace::create(&format!("wlc-{n}")));
     let containers: Vec<Namespace> = names.collect::<Result<_>>()?;
-    let daemon = within(&host, || Daemon::start(programs, &scratch, &[]))??;
+    let has_pool = options.subjects.contains(&Subject::Pool);
+    let prepared = daemon::prepare(programs, &scratch)?;
+    let daemon = within(&host, || Daemon::start(&prepared, &scratch, &[]))??;
     daemon.command("bridge create br0")?;
+    let etcd = has_pool.then(|| within(&host, || registry(&daemon, &scratch)));
+    let _etcd = etcd.transpose()?.transpose()?;
     let mut shots = Vec::new();
     for round in 0..options.rounds {
         for &subject in &options.subjects {
@@ -120,6 +145,25 @@ pub fn run(options: &Options, programs: &Path, json: Option<&PathBuf>) -> Result
     }
     print(options, &shots);
     write_json(json, &shots)
+}
+
+/// An etcd, with the overlay of which it is the registry.
+fn registry(daemon: &Daemon, scratch: &Scratch) -> Result<Etcd> {
+    require(&[("etcd", "etcd-server")])?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let etcd = runtime.block_on(Etcd::start(scratch))?;
+    let cache = daemon::cache(scratch)?;
+    daemon.command(&daemon::create(1, UNDERLAY, &etcd, &cache))?;
+    // A registry that is not there yet gives no addresses.
+    let is_online = || {
+        let shown = daemon.command("overlay show ov1 --json").ok()?;
+        let rows: Value = serde_json::from_str(&shown).ok()?;
+        (rows[0]["state"] == "up").then_some(())
+    };
+    stop::until("the registry's answer", REGISTERED_WITHIN, is_online)?;
+    Ok(etcd)
 }
 
 fn print(options: &Options, shots: &[Shot]) {
@@ -151,10 +195,10 @@ fn print(options: &Options, shots: &[Shot]) {
             let theirs = of(Subject::Reference, figure);
             let ours = of(subject, figure).into_iter().zip(theirs);
             if let Some(ratio) = Spread::of(ours.map(|(ours, theirs)| ours / theirs)) {
-                let met = verdict(ratio.median <= BAR);
-                let title = subject.title();
+                let (title, bar) = (subject.title(), subject.bar());
+                let met = verdict(ratio.median <= bar);
                 bars.push(format!(
-                    "{title}: {name} {ratio} of the reference's time (at most {BAR}): {met}"
+                    "{title}: {name} {ratio} of the reference's time (at most {bar}): {met}"
                 ));
             }
         }
@@ -173,7 +217,7 @@ impl Plugin {
     fn of(subject: Subject, programs: &Path, scratch: &Scratch) -> Plugin {
         let attach = match subject {
             Subject::Veth => "veth",
-            Subject::Tap => "tap",
+            Subject::Tap | Subject::Pool => "tap",
             Subject::Reference => {
                 return Plugin {
                     program: format!("{PLUGINS}/bridge").into(),
@@ -191,17 +235,25 @@ impl Plugin {
                 };
             }
         };
+        let mut ipam = json!({"type": "windlass", "ranges": [["10.0.0.0/16"]]});
+        let (name, key, network) = match subject {
+            Subject::Pool => ("pool", "overlay", "ov1"),
+            _ => (attach, "bridge", "br0"),
+        };
+        if subject == Subject::Pool {
+            ipam["pool"] = json!("p0");
+        }
         Plugin {
             program: programs.join("windlass-cni"),
             config: json!({
                 "cniVersion": "1.0.0",
-                "name": attach,
+                "name": name,
                 "type": "windlass-cni",
-                "bridge": "br0",
+                key: network,
                 "attach": attach,
                 "socket": scratch.join("windlass.sock"),
                 "dataDir": scratch.join("cni"),
-                "ipam": {"type": "windlass", "ranges": [["10.0.0.0/16"]]},
+                "ipam": ipam,
             }),
         }
     }

@@ -16,8 +16,8 @@
 //! # Limits
 //! etcd, all hosts and what counts share the processors of one machine. There is one member of etcd.
 
-mod daemon;
-mod etcd;
+pub mod daemon;
+pub mod etcd;
 mod hosts;
 
 use std::path::{Path, PathBuf};

@@ -38,7 +38,7 @@ const PLUGIN_MS: f64 = 100.0;
 ///
 /// # Errors
 /// If the daemon is not told of everything, or the run is interrupted.
-pub async fn measure(
+pub(super) async fn measure(
     options: &Options,
     programs: &Path,
     scratch: &Scratch,
@@ -46,16 +46,9 @@ pub async fn measure(
 ) -> Result<Vec<Figure>> {
     check_programs(programs, &["windlassd", "windlass", "windlass-lookup-etcd"])?;
     let mut daemon = Daemon::start(&prepare(programs, scratch)?, scratch, &[])?;
-    let cache = scratch.join("cache");
-    std::fs::create_dir(&cache)?;
-    chown(&cache, Some(USER), Some(USER))?;
+    let cache = cache(scratch)?;
     for number in 1..=OVERLAYS {
-        daemon.command(&format!(
-            "overlay create ov{number} --vni {number} --search etcd --set vxlan/listen-ip={UNDERLAY},\
-             etcd/endpoints={},etcd/cluster={CLUSTER},etcd/host=one,etcd/cache={}",
-            etcd.url(),
-            cache.display()
-        ))?;
+        daemon.command(&create(number, UNDERLAY, etcd, &cache))?;
     }
     let (pid, plugin) = (daemon.process().pid(), plugin_of(daemon.process().pid())?);
     stop::pause(REST)?;
@@ -88,13 +81,38 @@ pub async fn measure(
     ])
 }
 
+/// A directory for the copies that the plugin keeps on disk.
+///
+/// # Errors
+/// The file system's.
+pub fn cache(scratch: &Scratch) -> Result<PathBuf> {
+    let cache = scratch.join("cache");
+    std::fs::create_dir(&cache)?;
+    chown(&cache, Some(USER), Some(USER))?;
+    Ok(cache)
+}
+
+/// The command that creates the overlay of a number.
+#[must_use]
+pub fn create(number: usize, underlay: &str, etcd: &Etcd, cache: &Path) -> String {
+    format!(
+        "overlay create ov{number} --vni {number} --search etcd --set vxlan/listen-ip={underlay},\
+         etcd/endpoints={},etcd/cluster={CLUSTER},etcd/host=one,etcd/cache={}",
+        etcd.url(),
+        cache.display()
+    )
+}
+
 fn memory_mib(pid: u32) -> Result<f64> {
     let rss = memory_kib(&format!("/proc/{pid}/smaps_rollup"), "Rss:")?;
     Ok(rss as f64 / 1024.0)
 }
 
 /// A directory with the programs, whose daemon finds the user of plugins whether or not this machine has it.
-fn prepare(programs: &Path, scratch: &Scratch) -> Result<PathBuf> {
+///
+/// # Errors
+/// The file system's.
+pub fn prepare(programs: &Path, scratch: &Scratch) -> Result<PathBuf> {
     let programs = programs.canonicalize()?;
     let directory = scratch.join("programs");
     std::fs::create_dir(&directory)?;
@@ -171,7 +189,9 @@ fn wait_for(daemon: &Daemon, endpoints: usize) -> Result<()> {
         loop {
             let shown = daemon.command(&format!("overlay target show ov{number} --json"))?;
             let rows: Value = serde_json::from_str(&shown)?;
-            let known = rows.as_array().context("no list")?.len();
+            let rows = rows.as_array().context("no list")?.iter();
+            // Hosts that are flooded to are targets, too.
+            let known = rows.filter(|row| row["kind"] == "pushed").count();
             if known == endpoints {
                 break;
             }
