@@ -9,7 +9,7 @@ use clap::{Parser, Subcommand};
 use windlass_bench::compare::peers::Plug;
 use windlass_bench::compare::{
     capacity, capture, cni, firewall, framed, gap, idle, neighbour, overlay, overload, peers, rate,
-    registry, segments, sockets, stop, tap, tunnel, uplink, vhost, workers,
+    registry, segments, sockets, spray, stop, tap, tunnel, uplink, vhost, workers,
 };
 
 /// Measures windlass beside named peers, in turns, and prints both sides with their spread.
@@ -60,6 +60,8 @@ enum What {
     Overlay(overlay::Options),
     /// TAP to TAP through a tunnel with iperf3: overlays, the kernel's VXLAN, one of each
     Tunnel(tunnel::Options),
+    /// What a guest that sprays through a tunnel costs two others, beside what an honest one does
+    Spray(spray::Options),
     /// Containers that come and go: windlass-cni, the reference plugins
     Cni(cni::Options),
     /// Many hosts with one registry in etcd: moves, a restart, a compaction; what one host needs
@@ -107,6 +109,7 @@ fn run(options: Options) -> Result<()> {
         What::Overload(options) => overload::run(&options, &programs, json),
         What::Overlay(options) => overlay::run(&options, json),
         What::Tunnel(options) => tunnel::run(&options, &programs, json),
+        What::Spray(options) => spray::run(&options, &programs, json),
         What::Cni(options) => cni::run(&options, &programs, json),
         What::Registry(options) => registry::run(&options, &programs, json),
         What::Uplink(options) => uplink::run(&options, &programs, json),

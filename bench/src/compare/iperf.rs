@@ -21,6 +21,7 @@ use serde_json::Value;
 
 use super::child::{Child, run_line};
 use super::host::{Namespace, Scratch, busy_seconds, describe, require};
+use super::spray::Sprayer;
 use super::stop;
 use super::table::{Spread, Table, verdict, write_json};
 use super::windlass::Daemon;
@@ -275,6 +276,8 @@ fn name<S: ValueEnum>(subject: &S) -> String {
 
 /// A subject between its two namespaces. Fields are dropped in this order.
 pub struct World {
+    /// A guest beside the two.
+    pub third: Option<Sprayer>,
     /// The daemons, first the client's.
     pub daemons: Vec<Daemon>,
     /// OVS and its database.
@@ -290,6 +293,7 @@ pub struct World {
 impl World {
     fn create() -> Result<World> {
         Ok(World {
+            third: None,
             daemons: Vec::new(),
             ovs: None,
             between: Vec::new(),

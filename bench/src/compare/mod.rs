@@ -30,6 +30,7 @@ pub mod rate;
 pub mod registry;
 pub mod segments;
 pub mod sockets;
+pub mod spray;
 pub mod stop;
 pub mod table;
 pub mod tap;

@@ -20,8 +20,8 @@ use super::iperf::{CLIENT, Comparison, SERVER, Traffic, Turns, Variant, World, p
 use super::windlass::Daemon;
 
 /// Namespaces of the hosts, and their addresses in the underlay.
-const NEAR: (&str, &str) = ("wlc-near", "192.0.2.1");
-const FAR: (&str, &str) = ("wlc-far", "192.0.2.2");
+pub(super) const NEAR: (&str, &str) = ("wlc-near", "192.0.2.1");
+pub(super) const FAR: (&str, &str) = ("wlc-far", "192.0.2.2");
 /// What guests may send: the underlay's MTU without the outer headers.
 const MTU: u16 = 1450;
 
@@ -128,27 +128,40 @@ pub fn run(options: &Options, programs: &Path, json: Option<&PathBuf>) -> Result
     comparison.run(&options.turns, json)
 }
 
-fn build(subject: Subject, world: &mut World, scratch: &Scratch, programs: &Path) -> Result<()> {
+/// Makes the two hosts, with a cable between them.
+pub(super) fn join(world: &mut World) -> Result<()> {
     let (near, far) = (Namespace::create(NEAR.0)?, Namespace::create(FAR.0)?);
     let pair = format!("link add u0 type veth peer name u0 netns {}", FAR.0);
     near.ip(&pair)?;
     world.between = vec![near, far];
-    let addresses = [NEAR.1, FAR.1];
-    for (host, address) in world.between.iter().zip(addresses) {
+    for (host, (_, address)) in world.between.iter().zip([NEAR, FAR]) {
         host.ip(&format!("address add {address}/24 dev u0"))?;
         host.ip("link set u0 up")?;
     }
+    Ok(())
+}
+
+/// Starts a daemon on a host.
+pub(super) fn start(host: &str, scratch: &Scratch, programs: &Path) -> Result<Daemon> {
+    let directory = scratch.join(host);
+    let namespace = NetnsRef::open(host)?;
+    within(&namespace, || Daemon::start_in(&directory, programs, &[]))?
+}
+
+fn build(subject: Subject, world: &mut World, scratch: &Scratch, programs: &Path) -> Result<()> {
+    join(world)?;
+    let addresses = [NEAR.1, FAR.1];
     let others = addresses.into_iter().rev();
     let ends = addresses.into_iter().zip(others).zip([CLIENT, SERVER]);
     for ((host, kind), (from_to, guest)) in world.between.iter().zip(subject.hosts()).zip(ends) {
-        let start = || -> Result<Daemon> {
-            let directory = scratch.join(host.name());
-            let namespace = NetnsRef::open(host.name())?;
-            within(&namespace, || Daemon::start_in(&directory, programs, &[]))?
-        };
+        let start = || start(host.name(), scratch, programs);
         match kind {
             Host::Kernel => kernel(host, from_to, guest)?,
-            Host::Overlay => world.daemons.push(overlay(start()?, from_to, guest)?),
+            Host::Overlay => {
+                let (from, to) = from_to;
+                let search = format!("direct --set direct/dest-ip={to}");
+                world.daemons.push(overlay(start()?, from, &search, guest)?);
+            }
             Host::Uplink => {
                 vxlan(host, from_to)?;
                 world.daemons.push(uplink(start()?, guest)?);
@@ -175,13 +188,15 @@ fn kernel(host: &Namespace, from_to: (&str, &str), guest: (&str, &str)) -> Resul
     plug(host, guest, MTU)
 }
 
-fn overlay(
+/// Gives a host an overlay with a guest, whose search is told with its properties.
+pub(super) fn overlay(
     daemon: Daemon,
-    (from, to): (&str, &str),
+    from: &str,
+    search: &str,
     (name, address): (&str, &str),
 ) -> Result<Daemon> {
     daemon.command(&format!(
-        "overlay create ov0 --vni 23 --search direct --set vxlan/listen-ip={from},direct/dest-ip={to}"
+        "overlay create ov0 --vni 23 --search {search} --set vxlan/listen-ip={from}"
     ))?;
     daemon.command(&format!(
         "vnic create {name} --over ov0 --attach tap,netns={name},address={address}/24"
