@@ -144,6 +144,15 @@ fn refusals_carry_the_kernels_words() {
     assert_eq!(errno, Errno::ADDRNOTAVAIL);
     // The socket is as good as before.
     assert_eq!(netlink.links().unwrap().len(), 3);
+    let mut names: Vec<_> = netlink
+        .links_of("veth")
+        .unwrap()
+        .into_iter()
+        .map(|l| l.name)
+        .collect();
+    names.sort();
+    assert_eq!(names, ["v0", "v1"]);
+    assert!(netlink.links_of("no such kind").unwrap().is_empty());
 }
 
 /// Addresses of both families, and routes over a device and a gateway, come back as added and go

@@ -30,9 +30,12 @@ const IFLA_LINKINFO: u16 = 18;
 const IFLA_IFALIAS: u16 = 20;
 const IFLA_STATS64: u16 = 23;
 const IFLA_NET_NS_FD: u16 = 28;
+const IFLA_EXT_MASK: u16 = 29;
 const IFLA_INFO_KIND: u16 = 1;
 const IFLA_INFO_DATA: u16 = 2;
 const VETH_INFO_PEER: u16 = 1;
+/// `RTEXT_FILTER_SKIP_STATS` of `<linux/rtnetlink.h>`.
+const SKIP_STATS: u32 = 1 << 3;
 
 /// Longest alias in bytes: the kernel refuses more with `ERANGE` or `EINVAL` (`IFALIASZ` of `<linux/if.h>`, less the
 /// zero byte).
@@ -239,6 +242,24 @@ impl Netlink {
             "list links",
             parse,
         )
+    }
+
+    /// The links of a kind (`veth`, `tun`), without their counters. The kernel keeps back the others.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn links_of(&mut self, kind: &str) -> Result<Vec<Link>, NetlinkError> {
+        let request = || {
+            let mut request = Request::start(RTM_GETLINK, DUMP, &body(0, 0, 0));
+            request.nested(IFLA_LINKINFO, |info| info.string(IFLA_INFO_KIND, kind));
+            request.u32(IFLA_EXT_MASK, SKIP_STATS);
+            request
+        };
+        // One that does not know the kind lists all.
+        let is_it = |link: &Link| link.kind.as_deref() == Some(kind);
+        self.dump(request, "list links", |received| {
+            Ok(parse(received)?.filter(is_it))
+        })
     }
 
     /// Sets a link up or down.

@@ -303,7 +303,7 @@ fn find(
     let known = named.as_ref().filter(|link| Some(link.index) == foreign);
     let ours = match known {
         Some(_) => None,
-        None => netlink.links()?.into_iter().find(is_ours),
+        None => netlink.links_of("tun")?.into_iter().find(is_ours),
     };
     match (ours, named) {
         (None, Some(link)) => Err(OpenError::Foreign(conf.name.clone(), link.index)),

@@ -41,9 +41,8 @@ fn remove_from(
 ) -> Result<usize, NetlinkError> {
     let mut netlink = Netlink::open_in(namespace)?;
     let mut removed = 0;
-    for link in netlink.links()? {
-        let is_tap = link.kind.as_deref() == Some("tun");
-        if is_tap && link.alias.as_deref().is_some_and(&is_stray) {
+    for link in netlink.links_of("tun")? {
+        if link.alias.as_deref().is_some_and(&is_stray) {
             netlink.delete_link(link.index)?;
             removed += 1;
         }

@@ -60,18 +60,14 @@ pub(super) fn hidden_name(prefix: &str, mark: &str) -> String {
     format!("{prefix}{:012x}", hash >> 16)
 }
 
-fn is_veth(link: &Link) -> bool {
-    link.kind.as_deref() == Some("veth")
-}
-
 /// Our end of the pair with the mark, or of one that was made by a daemon that was killed before it had marked it.
 pub(super) fn find(netlink: &mut Netlink, mark: &str) -> Result<Option<Link>, NetlinkError> {
     let name = hidden_name("wlv", mark);
     let is_ours = |link: &Link| {
         let unmarked = link.alias.is_none() && link.name == name;
-        is_veth(link) && (link.alias.as_deref() == Some(mark) || unmarked)
+        link.alias.as_deref() == Some(mark) || unmarked
     };
-    Ok(netlink.links()?.into_iter().find(is_ours))
+    Ok(netlink.links_of("veth")?.into_iter().find(is_ours))
 }
 
 /// Sets our end of a pair down that cannot be taken over: programs of a former daemon pass what that one allowed, whatever the rules are
@@ -102,8 +98,8 @@ pub fn remove_others(prefix: &str, keep: &HashSet<String>) -> Result<usize, Netl
     let mut netlink = Netlink::open()?;
     let is_other = |mark: &str| mark.starts_with(prefix) && !keep.contains(mark);
     let mut removed = 0;
-    for link in netlink.links()? {
-        if is_veth(&link) && link.alias.as_deref().is_some_and(is_other) {
+    for link in netlink.links_of("veth")? {
+        if link.alias.as_deref().is_some_and(is_other) {
             netlink.delete_link(link.index)?;
             removed += 1;
         }
@@ -234,7 +230,9 @@ fn inner_of(inside: &mut Netlink, host: &Link) -> Result<Option<Link>, NetlinkEr
         return Ok(None);
     };
     let inner = inside.link_by_index(index)?;
-    Ok(inner.filter(|inner| is_veth(inner) && inner.lower == Some(host.index)))
+    let is_it =
+        |link: &Link| link.kind.as_deref() == Some("veth") && link.lower == Some(host.index);
+    Ok(inner.filter(is_it))
 }
 
 fn make(
