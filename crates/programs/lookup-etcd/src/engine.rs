@@ -335,7 +335,8 @@ impl Engine {
     fn leave(&mut self, vni: u32) {
         for scope in [Scope::Endpoints(vni), Scope::Flood(vni)] {
             let sync = self.scopes.remove(&scope);
-            if sync.is_some_and(|sync| sync.standing == Standing::Watching) {
+            // One that is to be listed again is watched meanwhile.
+            if sync.is_some_and(|sync| sync.standing != Standing::Closed) {
                 self.asks.push(Ask::Unwatch { scope });
             }
         }

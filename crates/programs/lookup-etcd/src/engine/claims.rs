@@ -143,6 +143,7 @@ impl Engine {
             let key = *key;
             if other.wants_as(of) {
                 other.ids.extend(&of.ids);
+                other.until = other.until.map(|_| self.now + CLAIM_MS);
                 self.tell_given(key);
                 return true;
             }
@@ -608,7 +609,7 @@ impl Engine {
         self.claims.compare_at = Some(next);
         let later = self.of_vni.range(self.claims.compared.saturating_add(1)..);
         let later = later.map(|(vni, _)| *vni).next();
-        if later.is_none() {
+        if later.is_none() && !self.has_twin() {
             self.free_blocks();
         }
         let Some(vni) = later.or_else(|| self.of_vni.keys().next().copied()) else {

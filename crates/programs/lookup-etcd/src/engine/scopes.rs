@@ -96,7 +96,10 @@ impl Engine {
         if sync.standing == Standing::Closed {
             return;
         }
-        sync.revision = sync.revision.max(revision);
+        // A list that is due is not to be taken for older than what it is to replace.
+        if sync.standing == Standing::Watching {
+            sync.revision = sync.revision.max(revision);
+        }
         let was_quiet = changes.is_empty();
         for change in changes {
             if let Some(leaf) = self.keys.leaf(scope, &change.key).map(str::to_owned) {
