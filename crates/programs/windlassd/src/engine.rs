@@ -246,6 +246,11 @@ impl Engine {
 
     /// What a successor gets of the data plane.
     pub fn hand_over(&mut self) -> Vec<Handed> {
+        // Who waits for a search asks the successor: this daemon makes nothing more.
+        for aside in std::mem::take(&mut self.aside) {
+            let why = "the daemon is being replaced: try again";
+            (aside.proposal.answer)(Err(ErrorBody::plain(ErrorCode::Busy, why)));
+        }
         self.backend.hand_over()
     }
 

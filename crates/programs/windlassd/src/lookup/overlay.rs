@@ -124,11 +124,17 @@ impl Overlay {
 
     /// Tells how its source is, also to who waits for its start.
     pub(super) fn say(&mut self, tell: &Tell, how: Result<(), String>) {
-        if let Some(waiter) = self.waiter.take() {
+        let waiter = self.waiter.take();
+        let is_awaited = waiter.is_some();
+        if let Some(waiter) = waiter {
             // Whoever waited has given up at worst.
             let _ = waiter.send(how.clone().map_err(StartError));
         }
         self.wrong = how.err();
+        if is_awaited && self.degraded.as_ref() == self.reason() {
+            // Who waits is woken by what is told.
+            self.tell_degraded(tell);
+        }
         self.say_degraded(tell);
     }
 
@@ -140,12 +146,19 @@ impl Overlay {
 
     /// Tells whether it is degraded, if that is new.
     pub(super) fn say_degraded(&mut self, tell: &Tell) {
-        let reason = self.wrong.as_ref().or(self.plugins.as_ref());
-        if self.degraded.as_ref() != reason {
-            self.degraded = reason.cloned();
-            let told = self.degraded.clone().map_or(Told::Restored, Told::Degraded);
-            tell(&self.conf.overlay, told);
+        if self.degraded.as_ref() != self.reason() {
+            self.degraded = self.reason().cloned();
+            self.tell_degraded(tell);
         }
+    }
+
+    fn reason(&self) -> Option<&String> {
+        self.wrong.as_ref().or(self.plugins.as_ref())
+    }
+
+    fn tell_degraded(&self, tell: &Tell) {
+        let told = self.degraded.clone().map_or(Told::Restored, Told::Degraded);
+        tell(&self.conf.overlay, told);
     }
 
     /// Why it is degraded, as it was told last.

@@ -120,6 +120,8 @@ pub(super) struct Overlay {
     targets: BTreeMap<TargetKey, Target>,
     /// Those of them that nobody may use any more.
     idle: BTreeSet<TargetKey>,
+    /// Places that targets have left, and that a late worker may still send to.
+    going: Vec<u16>,
     pub(super) pushed: BTreeMap<(u16, MacAddr), Pushed>,
 }
 
@@ -156,6 +158,7 @@ impl Overlay {
             questions: Questions::default(),
             targets: BTreeMap::new(),
             idle: BTreeSet::new(),
+            going: Vec::new(),
             pushed: BTreeMap::new(),
         }
     }
@@ -423,6 +426,13 @@ impl Ports {
             tracing::error!("paths of overlays: {error}");
         }
         self.make_unmade();
+        let going = self.members.overlays();
+        let going = going.filter(|(_, _, overlay)| !overlay.going.is_empty());
+        for name in going.map(|(name, ..)| name.clone()).collect::<Vec<_>>() {
+            if let Err(error) = self.remove_idle(&name) {
+                tracing::error!("{name}: {error}");
+            }
+        }
         let waiting = self.members.overlays();
         let waiting = waiting.filter(|(_, _, overlay)| overlay.vtep.is_none());
         let waiting: Vec<Name> = waiting.map(|(name, ..)| name.clone()).collect();

@@ -147,7 +147,6 @@ impl Ports {
         let Some(state) = self.overlay_mut(name) else {
             return Ok(());
         };
-        let mut places = Vec::new();
         for key in std::mem::take(&mut state.idle) {
             let is_asked = state.questions.leads_to(&key);
             let used = |target: &Target| target.floods || target.pushed > 0 || is_asked;
@@ -158,12 +157,18 @@ impl Ports {
                 state.idle.insert(key);
                 continue;
             }
-            places.extend(state.targets.remove(&key).map(|target| target.place));
+            let gone = state.targets.remove(&key);
+            state.going.extend(gone.map(|target| target.place));
         }
-        if places.is_empty() {
+        let going = state.going.clone();
+        if going.is_empty() {
             return Ok(());
         }
-        self.plane.remove_targets(&places).map_err(failed)
+        self.plane.remove_targets(&going).map_err(failed)?;
+        if let Some(state) = self.overlay_mut(name) {
+            state.going.clear();
+        }
+        Ok(())
     }
 
     /// Targets of an overlay that entries made by hand name.

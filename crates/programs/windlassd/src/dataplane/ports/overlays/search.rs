@@ -20,7 +20,7 @@ use windlass_api::{
     Scope, Search, Value,
 };
 use windlass_lookup::protocol::{self, EndpointState, HostState, IPS_MAX};
-use windlass_lookup::table::Changes;
+use windlass_lookup::table::{Changes, ENTRIES_MAX};
 use windlass_sys::eventfd;
 use windlass_worker::dataplane::now;
 
@@ -53,6 +53,26 @@ struct Ahead {
     until: Instant,
     /// What it has told since.
     told: Vec<Told>,
+    /// Addresses in that.
+    entries: usize,
+}
+
+impl Ahead {
+    /// Keeps what it tells for its overlay. A search that changes its mind without end is refused: true when it is from now on.
+    fn keep(&mut self, told: Told) -> bool {
+        if let Told::Entries { changes, .. } = &told {
+            self.entries += changes.len();
+        }
+        if self.entries <= 2 * ENTRIES_MAX {
+            self.told.push(told);
+            return false;
+        }
+        let error = StartError("its plugin tells too much".to_owned());
+        let is_refused = self.word.as_ref().is_some_and(Result::is_err);
+        self.told.clear();
+        self.word = Some(Err(error));
+        !is_refused
+    }
 }
 
 /// The look-up thread, and what it has told.
@@ -92,14 +112,9 @@ impl Searches {
         self.questions
     }
 
-    /// When a search that has begun ahead is looked at.
+    /// When a search that has begun ahead has waited long enough. With its first word it tells something, which wakes this thread.
     pub(super) fn due(&self) -> Option<Instant> {
-        let look = Instant::now() + ROOM;
-        let due = self.ahead.values().map(|ahead| match ahead.word {
-            None => look.min(ahead.until),
-            Some(_) => ahead.until,
-        });
-        due.min()
+        self.ahead.values().map(|ahead| ahead.until).min()
     }
 
     /// Waits for the first word of a search. What is told meanwhile is taken in: without room for it the look-up thread would wait
@@ -234,7 +249,8 @@ impl Ports {
             && matches!(ahead.word, Some(Ok(())))
         {
             let told = ahead.told.into_iter().map(|told| (name.clone(), told));
-            self.searches.told_before.extend(told);
+            // Older than what was taken in while this thread waited for another search.
+            self.searches.told_before.splice(..0, told);
             let _ = eventfd::signal(&*self.wake);
             return Ok(());
         }
@@ -267,6 +283,11 @@ impl Ports {
         let Some(conf) = conf.filter(|_| may_begin) else {
             return Some(Ok(()));
         };
+        // One whose overlay was refused for another reason gives way.
+        let is_left = |ahead: &Ahead| ahead.word.is_some() && ahead.conf != conf;
+        if self.searches.ahead.get(name).is_some_and(is_left) {
+            self.searches.ahead.remove(name);
+        }
         if let Some(ahead) = self.searches.ahead.get(name) {
             if ahead.conf != conf {
                 let other = format!("another overlay `{name}` is being made");
@@ -289,6 +310,7 @@ impl Ports {
             word: None,
             until: Instant::now() + FIRST_WORD,
             told: Vec::new(),
+            entries: 0,
         };
         self.searches.ahead.insert(name.clone(), ahead);
         None
@@ -355,7 +377,9 @@ impl Ports {
         self.hear_ahead();
         for (name, told) in told {
             if let Some(ahead) = self.searches.ahead.get_mut(&name) {
-                ahead.told.push(told);
+                if ahead.keep(told) {
+                    self.sink.changed(&name);
+                }
                 continue;
             }
             if let Err(error) = self.told(&name, told) {
