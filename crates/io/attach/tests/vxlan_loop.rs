@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use looped::Loop;
 use proptest::collection::vec;
 use proptest::prelude::*;
+use windlass_attach::port::More;
 use windlass_attach::vxlan::{Relay, Relays, Target, TargetConf};
 use windlass_frame::{BURST, Claim, Tick};
 use windlass_overlay::{Vni, header};
@@ -198,6 +199,25 @@ fn source_ports_follow_load() {
     tunnel.send(&flows);
     let spread = sources(&far);
     assert!(spread.len() > 8, "{spread:?}");
+}
+
+/// What was received in an earlier burst does not say that nothing has come since: only a look at the socket does. A worker that
+/// believed it would sleep over a datagram, of whose coming it has been told.
+#[test]
+fn what_came_meanwhile_is_left() {
+    let mut tunnel = Loop::start();
+    let near = sender(3, 9);
+    let (bytes, to) = (datagram(&other(300, 7).0), tunnel.local);
+    let send = |count| (0..count).all(|_| near.send_to(&bytes, to).is_ok());
+    assert!(send(3));
+    // A busy kernel is late.
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(tunnel.burst(1), (1, More::Left));
+    assert!(send(1));
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(tunnel.burst(1), (1, More::Left));
+    assert_eq!(tunnel.burst(1), (1, More::Left));
+    assert_eq!(tunnel.burst(1), (1, More::Drained));
 }
 
 /// The endpoint that moves: the destination of every frame here.

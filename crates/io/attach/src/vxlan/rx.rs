@@ -403,7 +403,7 @@ impl RxPort for VtepRx {
         limit: Limit,
     ) -> (Loan, More) {
         self.refresh();
-        let mut bytes = 0;
+        let (mut bytes, mut is_fresh) = (0, false);
         for _ in 0..EMPTY_MAX {
             while self.at < self.count {
                 if !self.take_message(section, heads, tails, limit, &mut bytes) {
@@ -411,15 +411,16 @@ impl RxPort for VtepRx {
                 }
                 (self.at, self.offset) = (self.at.saturating_add(1), 0);
             }
-            let is_last = self.count < RECEIVED_MAX;
             if heads.n > 0 {
-                // The frames lie where the next messages would.
+                // The frames lie where the next messages would. What was received in an earlier visit does not say that nothing has come since.
+                let is_last = is_fresh && self.count < RECEIVED_MAX;
                 let more = if is_last { More::Drained } else { More::Left };
                 return (Loan::default(), more);
             }
             if let Err(more) = self.fetch() {
                 return (Loan::default(), more);
             }
+            is_fresh = true;
         }
         (Loan::default(), More::Left)
     }

@@ -139,6 +139,22 @@ impl Loop {
         (finished, frames)
     }
 
+    /// One burst of at most so many frames: how many it has, and what it says is left.
+    pub fn burst(&mut self, frames: usize) -> (usize, More) {
+        let section = self.worker.section();
+        let mut heads = Heads::boxed();
+        heads.clear(RxId(0), self.now);
+        let mut tails = Tails::bind(&mut self.stores[1], &section);
+        let limit = Limit {
+            frames,
+            ..Limit::FULL
+        };
+        let (loan, more) = self.rx.rx_burst(&section, &mut heads, &mut tails, limit);
+        windlass_nic::leave(&mut heads, &mut tails);
+        self.rx.release(&section, loan);
+        (heads.n, more)
+    }
+
     /// All that has come, finished; and how many frames it was before.
     pub fn receive(&mut self) -> (Vec<Vec<u8>>, usize) {
         let (mut finished, mut frames) = (Vec::new(), 0);
