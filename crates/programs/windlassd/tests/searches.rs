@@ -134,6 +134,7 @@ fn serve(
             "ping" => vec![json!({"op": "pong", "id": message["id"]})],
             "start" if *is_mute.lock().unwrap() => Vec::new(),
             "start" => [vec![json!({"op": "ok", "overlay": overlay})], says(overlay)].concat(),
+            "set" if *is_mute.lock().unwrap() => Vec::new(),
             "set" if *refuses.lock().unwrap() => {
                 vec![json!({"op": "error", "overlay": overlay, "text": "no"})]
             }
@@ -237,6 +238,35 @@ fn a_refused_change_leaves_what_was_told() {
     *plugin.refuses.lock().unwrap() = false;
     daemon.must("PATCH", "/v1/overlays/a", Some(fewer));
     assert_eq!(pushed(&daemon, "a"), all[..1]);
+}
+
+/// What a search tells of a new overlay while the edit waits for another overlay's search is the overlay's.
+#[test]
+fn what_is_told_meanwhile_stays() {
+    let directory = tempfile::tempdir().unwrap();
+    let lab = Lab::default();
+    let daemon = start(directory.path(), &lab);
+    let quick = Plugin::start(directory.path(), |_| Vec::new());
+    let aside = directory.path().join("slow");
+    std::fs::create_dir(&aside).unwrap();
+    let slow = Plugin::start(&aside, |_| Vec::new());
+    let wanted = slow.overlay("a", json!({"vnetid": 23}));
+    daemon.must("POST", "/v1/overlays", Some(wanted));
+    let mut document = daemon.must("GET", "/v1/document", None);
+    let overlays = document["overlays"].as_array_mut().unwrap();
+    overlays[0]["properties"]["vnetid"] = json!(24);
+    overlays.push(quick.overlay("b", json!({"vnetid": 25})));
+    *slow.is_mute.lock().unwrap() = true;
+    std::thread::scope(|scope| {
+        let put = scope.spawn(|| daemon.must("PUT", "/v1/document", Some(document)));
+        until("the edit waits", || slow.heard("set") == 1);
+        quick.say(&push("b", 25, 1));
+        // The daemon takes it in meanwhile.
+        std::thread::sleep(Duration::from_millis(100));
+        slow.say(&json!({"op": "ok", "overlay": "a"}));
+        put.join().unwrap();
+    });
+    until("told", || pushed(&daemon, "b") == [(1, mac(1))]);
 }
 
 /// A search that has much to tell of one overlay hinders no other one of the same edit.
