@@ -395,7 +395,10 @@ impl Engine {
                 now,
             )
         };
-        self.owns.entry((vni, mac)).or_insert_with(new).retired(now);
+        let own = self.owns.entry((vni, mac)).or_insert_with(new);
+        let rest = own.addresses();
+        own.retired(now);
+        self.pass_over(vni, rest);
     }
 
     /// A person says that a host does not come back: everything of it is to go. Void while it is alive.

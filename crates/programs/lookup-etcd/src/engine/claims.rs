@@ -20,7 +20,7 @@ use super::*;
 
 /// How long an endpoint is kept for which addresses were given, without being announced.
 const CLAIM_MS: u64 = 60_000;
-/// How long an address is not tried again that was found taken.
+/// How long an address is not tried again that was found taken, or that this host gave back.
 const TAKEN_MS: u64 = 60_000;
 /// Picks of one claim that may turn out to be taken.
 const TRIES_MAX: u32 = 64;
@@ -80,7 +80,7 @@ pub(super) struct Claims {
     is_listing: bool,
     /// Pools in which a block is being claimed.
     claiming: BTreeSet<String>,
-    /// Addresses that were found taken, and until when they are passed over.
+    /// Addresses that were found taken, or rest, and until when they are passed over.
     taken: BTreeMap<(u32, IpAddr), u64>,
     /// The network that was compared last, and when the next one is.
     compared: u32,
@@ -300,6 +300,14 @@ impl Engine {
             }
         }
         Some(ips)
+    }
+
+    /// Addresses that rest from now on: a claim that tried them would find each taken.
+    pub(super) fn pass_over(&mut self, vni: u32, ips: impl IntoIterator<Item = IpAddr>) {
+        let (now, until) = (self.now, self.now + TAKEN_MS);
+        let taken = &mut self.claims.taken;
+        taken.retain(|_, until| *until > now);
+        taken.extend(ips.into_iter().map(|ip| ((vni, ip), until)));
     }
 
     /// Addresses of a network that are not free.

@@ -75,6 +75,28 @@ fn a_dry_run_writes_nothing() {
     assert_eq!(keys(&world, Scope::Blocks), [""; 0]);
 }
 
+/// A host that gives back at once more addresses than one claim tries gets another one: those rest.
+#[test]
+fn what_rests_is_passed_over() {
+    let mut world = world();
+    for owner in 1..=201 {
+        if owner == 201 {
+            world.wait(UP_MS, 200);
+            for key in world.hosts[0].claimed.clone() {
+                world.retire(0, key);
+            }
+            world.wait(UP_MS, 200);
+        }
+        let mut claim = wish(owner, VNI, owner);
+        claim.sets = vec![vec![([10, 1, 0, 1].into(), [10, 1, 3, 254].into())]];
+        world.hosts[0].claim_as(world.now, claim);
+    }
+    world.wait(UP_MS, 200);
+    let answers = &world.hosts[0].answered;
+    let refused: Vec<_> = answers.values().filter(|of| of.is_err()).collect();
+    assert_eq!((answers.len(), refused), (201, Vec::new()));
+}
+
 /// A block that another host gives up is claimed, on the connection on which it was taken before.
 #[test]
 fn a_block_changes_hands() {
