@@ -278,6 +278,12 @@ pub trait TxPort: Send + Sync {
         true
     }
 
+    /// Whether a transmission costs about as much as many frames do, so that small ones are better sent together: constant during one
+    /// connection.
+    fn wants_runs(&self) -> bool {
+        false
+    }
+
     /// Sends `picks` in order, up to the first that does not fit; a larger frame is never skipped
     /// for a smaller one behind it. Publishes once.
     fn tx_burst(

@@ -10,7 +10,8 @@
 //!
 //! ```text
 //! offer -> stages of the member -> its rates -> rings -> sent, spilled, dropped
-//!                                    \-> its queues --task--/
+//!      \                             \-> its queues --task--/
+//!       \-> gathered for a tunnel (cork) --> its port -> sent, dropped
 //! ```
 //! What a stage rewrites, it rewrites in a copy of the headers: other members get the frame as it was.
 //!
@@ -18,6 +19,7 @@
 //! Every frame that is offered ends up delivered, dropped under a reason, or held; see
 //! [`windlass_stats`].
 
+mod corked;
 mod unknown;
 
 use std::collections::VecDeque;
@@ -31,6 +33,7 @@ use windlass_stats::{Drop, MemberCounters};
 
 use crate::capture::{self, Deaths, Watch, Way};
 use crate::context::Context;
+use crate::cork::{self, Cork};
 use crate::counters::WorkerCounters;
 use crate::courtesy::Courtesy;
 use crate::group::List;
@@ -110,6 +113,11 @@ pub struct Egress {
     kicked_at: Vec<Tick>,
     pool: Pool,
     waiting: Vec<Waiting>,
+    /// Small frames for tunnels: made when there is one, none while it is in use.
+    cork: Option<Box<Cork>>,
+    has_corked: bool,
+    /// Whether small frames of the visit at hand may wait for those that follow.
+    may_cork: bool,
     /// Frames to addresses that searches are asked for: made when one is first asked, none while it is in use.
     questions: Option<Box<Questions>>,
     /// Frames spilled, and held for an answer, so far.
@@ -135,6 +143,9 @@ impl Egress {
             kicked_at: vec![Tick(0); members],
             pool: Pool::default(),
             waiting: Vec::new(),
+            cork: None,
+            has_corked: false,
+            may_cork: false,
             questions: None,
             spilled: 0,
             spread: Box::new(Spread::new(members, flow_keys)),
@@ -236,6 +247,11 @@ impl Egress {
         if self.is_queued(to) {
             self.release(cx, to);
         }
+        if cork::is_corked(member) && !self.is_queued(to) {
+            self.offer_corked(cx, member, counters, heads, tails, to, picks);
+            return;
+        }
+        self.uncork_one(cx, to);
         if member.egress.is_empty() && member.shape_in.is_none() && !self.is_queued(to) {
             self.offer_spread(cx, member, counters, heads, tails, to, picks);
             return;
@@ -660,7 +676,7 @@ impl Egress {
     pub fn held_frames(&self) -> usize {
         let spilled: usize = self.waiting.iter().map(|w| w.frames.len()).sum();
         let asked = self.questions.as_ref().map_or(0, |q| q.len());
-        spilled + asked + self.queues.as_ref().map_or(0, Queues::len)
+        spilled + asked + self.corked() + self.queues.as_ref().map_or(0, Queues::len)
     }
 
     /// Whether frames wait that [`Egress::drain`] should be called for.

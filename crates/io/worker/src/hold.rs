@@ -150,34 +150,18 @@ impl Pool {
 
     /// Puts a held frame into a burst as frame `i`, borrowing its blocks.
     pub fn restore<'q>(&'q self, held: &Held, heads: &mut Heads, tails: &mut Tails<'q>, i: usize) {
-        let k = i % BURST;
         let (mut left, mut block, mut first) = (held.meta.len as usize, held.first, true);
         while left > 0 && block != NIL {
             let base = block as usize * BLOCK;
             let bytes = &self.bytes[base..base + left.min(BLOCK)];
-            let mut tail = bytes;
-            if first {
-                let n = bytes.len().min(SNAP);
-                heads.snap[k].0[HEADROOM..HEADROOM + n].copy_from_slice(&bytes[..n]);
-                tail = &bytes[n..];
-                first = false;
+            match std::mem::take(&mut first) {
+                true => restore_first(bytes, heads, tails, i),
+                false => _ = tails.push(i % BURST, Foreign::private(bytes)),
             }
-            tails.push(k, Foreign::private(tail));
             left -= bytes.len();
             block = self.next[block as usize];
         }
-        heads.admit(k, held.meta.len, Claim::NONE);
-        let have = heads.meta[k].have;
-        heads.meta[k] = Meta { have, ..held.meta };
-        let headers =
-            usize::from(held.meta.l2) + usize::from(held.meta.l3) + usize::from(held.meta.l4);
-        let wanted = match held.meta.off.gives() {
-            true => held.meta.len as usize,
-            false => headers,
-        };
-        if wanted > usize::from(have) {
-            tails.deepen(heads, k, wanted);
-        }
+        restore_meta(&held.meta, heads, tails, i);
     }
 
     /// Gives the blocks back.
@@ -195,6 +179,35 @@ impl Pool {
     /// Whether everything was given back.
     pub fn is_empty(&self) -> bool {
         self.free_blocks == self.next.len()
+    }
+}
+
+/// Puts the first bytes of a copied frame into a burst as those of frame `i`.
+pub(crate) fn restore_first<'q>(
+    bytes: &'q [u8],
+    heads: &mut Heads,
+    tails: &mut Tails<'q>,
+    i: usize,
+) {
+    let k = i % BURST;
+    let (start, rest) = bytes.split_at(bytes.len().min(SNAP));
+    heads.snap[k].0[HEADROOM..HEADROOM + start.len()].copy_from_slice(start);
+    tails.push(k, Foreign::private(rest));
+}
+
+/// Makes frame `i` of a burst what a copied frame was, behind its bytes.
+pub(crate) fn restore_meta(meta: &Meta, heads: &mut Heads, tails: &mut Tails<'_>, i: usize) {
+    let k = i % BURST;
+    heads.admit(k, meta.len, Claim::NONE);
+    let have = heads.meta[k].have;
+    heads.meta[k] = Meta { have, ..*meta };
+    let headers = usize::from(meta.l2) + usize::from(meta.l3) + usize::from(meta.l4);
+    let wanted = match meta.off.gives() {
+        true => meta.len as usize,
+        false => headers,
+    };
+    if wanted > usize::from(have) {
+        tails.deepen(heads, k, wanted);
     }
 }
 

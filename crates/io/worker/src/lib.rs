@@ -14,7 +14,7 @@
 //! # Model
 //! [`dataplane::DataPlane`] is what a daemon holds; it waits for its workers by `wait`. A `worker` does a round at a time, with the time and
 //! the ready descriptors passed in; `run` is the loop around it. A `visit` is one burst. `ring` has the
-//! modes of a ring, `group` sorts a burst by destination, `egress` sends (to members with several rings by `spread`), `ingress` takes bursts through their member's stages, `hold` keeps what has to wait, `queue` what waits for its time, `flood` makes
+//! modes of a ring, `group` sorts a burst by destination, `egress` sends (to members with several rings by `spread`), `ingress` takes bursts through their member's stages, `hold` keeps what has to wait, `queue` what waits for its time, `cork` gathers small frames for tunnels, `flood` makes
 //! large floods, a part in each round; `local` hands to the daemon what ends at a bridge; `timers` tells what is due, `bell` wakes a worker; [`Placement`] says which
 //! worker serves what; `capture` writes what readers of captures see; `courtesy` lets receivers on the same core run; `meter` charges
 //! members for the time that their memory takes.
@@ -25,16 +25,17 @@
 //!
 //! # What can be lost and what cannot
 //! A frame in a peer's ring is not lost when the daemon is killed. What a worker holds privately (a
-//! burst of a copying port, spilled frames, unfinished floods, queues on the way from and to members, frames for the daemon) is bounded and lost.
+//! burst of a copying port, spilled and gathered frames, unfinished floods, queues on the way from and to members, frames for the daemon) is bounded and lost.
 //!
 //! # Limits
-//! See the constants of [`hold`], [`group`], [`visit`], [`flood`], [`queue`], [`questions`] and [`local`].
+//! See the constants of [`hold`], [`cork`], [`group`], [`visit`], [`flood`], [`queue`], [`questions`] and [`local`].
 #![forbid(unsafe_code)]
 
 mod bell;
 mod capture;
 mod command;
 mod context;
+pub mod cork;
 mod counters;
 mod courtesy;
 pub mod dataplane;

@@ -27,7 +27,8 @@ pub struct Member {
     pub weights: Weights,
     /// Its search is asked for the destination of what is sent to it: it is an overlay.
     pub(crate) asker: Option<Arc<Asker>>,
-    /// It has several rings, stages or rates on the way to it, a search or captures: what is sent to it takes the long way.
+    /// It has several rings, stages or rates on the way to it, a search or captures, or wants small frames gathered: what is sent to it takes the
+    /// long way.
     pub is_special: bool,
     /// It has stages or rates on the way from it, or captures.
     pub is_staged: bool,

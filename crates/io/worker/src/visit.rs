@@ -10,6 +10,7 @@
 //!   group:  into the list of each destination         counted: rx_unicast, or rx_flooded and rx_copies
 //!           (a large flood waits in `flood`)
 //!   egress: offered, stages and rates, sent,          delivered, dropped, or held
+//!           (small ones for a tunnel are gathered, `cork`)
 //!           tried once more
 //! release: the source gets its descriptors back
 //! kick:    each destination that asks is notified, once; while the source has more, in its next visit
@@ -124,11 +125,15 @@ impl Scratch {
         cx.charge(&mut egress.meter, began, (ring.member, 0));
         let n = heads.n.min(BURST);
         if n == 0 {
+            if more != More::Left && egress.has_corked() {
+                egress.uncork(cx);
+            }
             egress.kick(cx, worker);
             ring.port.release(cx.section, loan);
             worker.visits_empty.add(1);
             return (0, more);
         }
+        egress.begin_visit(more == More::Left);
         let member = cx.topo.member(heads.from.0);
         let counters = member.and_then(|m| m.counters.get(cx.lane.worker as usize));
         let bridge = member.and_then(|m| Some((m.bridge, cx.topo.bridge(m.bridge)?)));
@@ -166,7 +171,11 @@ impl Scratch {
         let began = egress.meter.begin_if(|| ring.port.polls_memory());
         ring.port.release(cx.section, loan);
         cx.charge(&mut egress.meter, began, (ring.member, 0));
+        egress.begin_visit(false);
         if more != More::Left {
+            if egress.has_corked() {
+                egress.uncork(cx);
+            }
             egress.kick(cx, worker);
         }
         worker.visits_busy.add(1);

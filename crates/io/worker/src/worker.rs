@@ -7,7 +7,7 @@
 //! ```text
 //! round:  awake again: online
 //!         events: rings with a notification join the run list
-//!         visits: round robin over the run list, one burst each; at most 64 visits or 20 us
+//!         visits: round robin over the run list, one burst each; at most 64 visits or 20 us; then what they have gathered is sent
 //!         mailbox, posts of other workers, second looks, sweep, spilled frames, a part of the floods, notifications,
 //!         tasks that are due, rings and tables that are to be another worker's
 //!         quiescent point
@@ -20,6 +20,7 @@
 //! The worker sleeps only when every ring is armed, no frame is spilled and no flood is unfinished, and until the first
 //! task is due: there is no tick.
 
+mod corked;
 mod handover;
 mod rest;
 
@@ -234,6 +235,9 @@ impl Worker {
             }
         }
         self.visits(begin, time);
+        if self.egress.has_corked() {
+            self.uncork(time);
+        }
         self.household(time);
         if self.stop {
             self.qsbr.offline();
@@ -346,6 +350,10 @@ impl Worker {
         if !self.egress.courtesy.is_due(|| Tick(clock.ns(end))) {
             return end;
         }
+        let end = match self.egress.has_corked() {
+            true => self.uncork(time),
+            false => end,
+        };
         std::thread::yield_now();
         let back = time();
         let (from, to) = (Tick(clock.ns(end)), Tick(clock.ns(back)));
@@ -551,6 +559,10 @@ impl Worker {
 
     /// Mailbox, timers, spilled frames, unfinished floods; ends at a quiescent point.
     fn household(&mut self, time: &mut impl FnMut() -> u64) {
+        debug_assert!(
+            !self.egress.has_corked(),
+            "gathered frames outlive their round"
+        );
         if self.bell.take_mail() {
             self.read_mail(time);
         }

@@ -235,6 +235,10 @@ impl TxPort for Target {
         false
     }
 
+    fn wants_runs(&self) -> bool {
+        true
+    }
+
     /// The kernel takes a frame at once or never: its buffer is large, and what it cannot hold would wait for the link.
     fn tx_burst(
         &self,

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use windlass_attach::port::TxPort;
 use windlass_bridge::forward::{Bridge, BridgeConf};
 use windlass_bridge::groups::GroupsConf;
 use windlass_bridge::member::MemberConf;
@@ -62,7 +63,8 @@ impl DataPlane {
                 let [shape_out, shape_in] = m.shaping.shapers();
                 let is_watched = !m.watches.is_empty();
                 let asker = self.asker_of(id);
-                let is_special = asker.is_some() || several || is_watched;
+                let is_corked = m.tx.as_ref().is_some_and(|tx| tx.wants_runs());
+                let is_special = asker.is_some() || several || is_watched || is_corked;
                 Some(Arc::new(Member {
                     bridge: m.bridge,
                     tx: m.tx.clone(),
@@ -130,13 +132,14 @@ impl DataPlane {
                 continue;
             };
             let is_watched = !m.watches.is_empty();
+            let is_corked = port.wants_runs();
             let member = Member {
                 bridge: m.bridge,
                 tx: Some(port),
                 asker: None,
                 several: false,
                 weights: m.tuning.weights,
-                is_special: is_watched,
+                is_special: is_watched || is_corked,
                 is_staged: is_watched,
                 watches: m.watches.as_slice().into(),
                 ingress: Box::default(),

@@ -1,3 +1,4 @@
+mod corked;
 mod order;
 
 use std::sync::{Arc, Mutex};

@@ -67,6 +67,7 @@ impl Egress {
         let Some((member, counters)) = member.and_then(|m| Some((m, cx.counters(m)?))) else {
             return;
         };
+        self.uncork_one(cx, place);
         let taken = self.send_special(cx, member, counters, heads, tails, place, ANY, picks);
         let rest = picks.get(taken..).unwrap_or(&[]);
         cx.drop((member, counters), heads, tails, Drop::RingFull, rest);

@@ -289,7 +289,9 @@ impl World {
         let pipes: Vec<_> = (0..rings).map(pipe).collect();
         let mood = [Mood::Sleeps, Mood::Sleeps, Mood::Kernel][self.below(3)];
         let capacity = [4, 64, 256][self.below(3)];
-        let sink = Arc::new(Sink::new(at, mood, capacity, 1 + self.below(2)));
+        let mut sink = Sink::new(at, mood, capacity, 1 + self.below(2));
+        sink.wants_runs = self.below(2) == 0;
+        let sink = Arc::new(sink);
         let receive = |pipe: &Arc<Pipe>| Box::new(Receive(pipe.clone())) as Box<dyn RxPort>;
         let rx = pipes.iter().map(receive).collect();
         let mut model = self.model.borrow_mut();

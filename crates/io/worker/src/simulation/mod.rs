@@ -23,6 +23,7 @@
 //! - the frames of a flow keep their order, and so do those of its floods (a frame to an address that has become known can
 //!   overtake floods to it);
 //! - a move that is refused has changed nothing;
+//! - no frame stays gathered behind the round of its worker, hence none before a worker that sleeps;
 //! - no ring is touched after its detach was answered; only a dead attachment is condemned.
 //!
 //! When all rests:

@@ -166,7 +166,9 @@ impl RxPort for Receive {
         let unseen = std::mem::take(&mut ring.unseen);
         ring.frames.extend(unseen);
         assert_eq!(ring.lent, 0, "two workers have the ring");
-        let n = ring.frames.len().min(limit.frames).min(BURST);
+        // Now and then it is slow to give them.
+        let most = if chance(4) { 3 } else { BURST };
+        let n = ring.frames.len().min(limit.frames).min(most);
         let frames: Vec<Bytes> = ring.frames.iter().take(n).copied().collect();
         ring.lent = n;
         let more = match ring.frames.len() > n {
@@ -258,6 +260,8 @@ pub(super) struct Sink {
     mood: Mood,
     capacity: usize,
     inboxes: Vec<Mutex<Inbox>>,
+    /// Small frames for it are gathered.
+    pub(super) wants_runs: bool,
     state: Mutex<Receiver>,
     /// How long a look into its memory takes, while its owner punches holes.
     pub(super) hole_ns: AtomicU64,
@@ -278,6 +282,7 @@ impl Sink {
             mood,
             capacity,
             inboxes: (0..rings).map(|_| Mutex::default()).collect(),
+            wants_runs: false,
             state: Mutex::default(),
             hole_ns: AtomicU64::new(0),
         }
@@ -380,6 +385,10 @@ impl Sink {
 impl TxPort for Sink {
     fn caps(&self) -> TxCaps {
         TxCaps::default()
+    }
+
+    fn wants_runs(&self) -> bool {
+        self.wants_runs
     }
 
     fn tx_burst(

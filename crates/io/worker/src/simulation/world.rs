@@ -258,6 +258,7 @@ impl World {
             }
         }
         place.next = place.worker.round(&mut || self.time(), tokens.into_iter());
+        assert!(!place.worker.has_corked(), "frames outlive their round");
         drop(place);
         if !self.is_quiet.get() && self.random.borrow_mut().once_in(200) {
             let exponent = self.below(24) as u32 + 10;
