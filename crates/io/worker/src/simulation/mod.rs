@@ -39,6 +39,7 @@
 //! the loom models are for.
 
 mod control;
+mod corked;
 mod deaf;
 mod holes;
 mod model;

@@ -23,6 +23,11 @@ const BROADCAST: u64 = (1 << 48) - 1;
 impl World {
     /// Makes the member that comes next, attached, with room for so many frames that its peer has not read; returns its pipe.
     pub(super) fn join(self: &Rc<World>, bridge: u16, room: usize) -> Arc<Pipe> {
+        self.join_with(bridge, Sink::new(0, Mood::Kernel, room, 1))
+    }
+
+    /// The same, with what its peer receives from.
+    pub(super) fn join_with(self: &Rc<World>, bridge: u16, mut sink: Sink) -> Arc<Pipe> {
         let mut plane = self.plane.take().expect("the control thread rests");
         let at = self.model.borrow().owners.len();
         let mut owner = Owner::new(at, 0, 0);
@@ -37,7 +42,8 @@ impl World {
         });
         entered.expect("an answer").expect("room");
         let pipe = Arc::new(Pipe::new(at as u64, Notice::Kick, 1024));
-        let sink = Arc::new(Sink::new(at, Mood::Kernel, room, 1));
+        sink.owner = at;
+        let sink = Arc::new(sink);
         (owner.pipes, owner.sink) = (vec![pipe.clone()], Some(sink.clone()));
         owner.stage = Stage::Up;
         self.model.borrow_mut().owners.push(owner);

@@ -232,6 +232,11 @@ impl World {
 
     /// One round of a worker, if it is not in one, is not kept from its core, and does not sleep.
     pub(super) fn work(&self, at: usize) -> bool {
+        self.work_seen(at, || {})
+    }
+
+    /// The same; `see` is called whenever the worker reads the time, as it does after each visit.
+    pub(super) fn work_seen(&self, at: usize, see: impl Fn()) -> bool {
         if self.late[at].get() > self.now.get() {
             return false;
         }
@@ -257,7 +262,11 @@ impl World {
                 }
             }
         }
-        place.next = place.worker.round(&mut || self.time(), tokens.into_iter());
+        let mut time = || {
+            see();
+            self.time()
+        };
+        place.next = place.worker.round(&mut time, tokens.into_iter());
         assert!(!place.worker.has_corked(), "frames outlive their round");
         drop(place);
         if !self.is_quiet.get() && self.random.borrow_mut().once_in(200) {
