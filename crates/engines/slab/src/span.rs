@@ -1,0 +1,339 @@
+//! Spans of 2 MiB, the units in them, and what is kept from the kernel.
+
+use crate::class::Fault;
+use crate::{SPAN_UNITS, UNIT};
+
+const NONE: u32 = u32::MAX;
+/// Units that may be kept whatever is in use: 8 MiB.
+const KEPT_MIN: usize = (8 << 20) / UNIT;
+/// One part in so many of what is in use may be kept.
+const KEPT_SHARE: usize = 8;
+/// Spans of one list that are looked at for room before the next list.
+const LOOKED_AT: usize = 16;
+
+/// Spans of which nothing was given back; their units are backed, or were never used.
+const WHOLE: usize = 0;
+/// Spans of which a part was given back and a part is kept.
+const BROKEN_KEPT: usize = 1;
+/// Spans of which a part was given back, and the rest is in use.
+const BROKEN: usize = 2;
+const GROUPS: usize = 3;
+/// The list of spans that hold nothing and are not backed. List 0 is no list; group `g` with `n` units in use is `1 + 32 g + n`.
+const EMPTY: usize = 1 + GROUPS * SPAN_UNITS;
+const LISTS: usize = EMPTY + 1;
+
+/// The record of a span. Each bit is a unit.
+#[derive(Debug, Clone, Default)]
+#[repr(C)]
+pub struct Span {
+    used: u32,
+    /// The first unit of each run.
+    starts: u32,
+    /// Touched since they were last given back.
+    backed: u32,
+    /// On their way to the kernel: in use for everybody else.
+    leaving: u32,
+    next: u32,
+    prev: u32,
+    list: u8,
+    broken: bool,
+}
+
+impl Span {
+    fn wanted_list(&self) -> usize {
+        let kept = self.backed & !self.used;
+        let used = self.used.count_ones() as usize;
+        match (used, self.broken) {
+            (SPAN_UNITS, _) => 0,
+            (0, _) if self.backed == 0 => EMPTY,
+            (_, false) => 1 + WHOLE * SPAN_UNITS + used,
+            (_, true) if kept != 0 => 1 + BROKEN_KEPT * SPAN_UNITS + used,
+            (_, true) => 1 + BROKEN * SPAN_UNITS + used,
+        }
+    }
+
+    /// Units of the run that starts at `at`.
+    fn run(&self, at: usize) -> usize {
+        let goes_on = |&unit: &usize| self.used & !self.starts & 1 << unit != 0;
+        1 + (at + 1..SPAN_UNITS).take_while(goes_on).count()
+    }
+
+    /// The lowest free run of `units` whose start is a multiple of `align`.
+    fn room(&self, units: usize, align: usize) -> Option<usize> {
+        let fits = |at: &usize| self.used & mask(*at, units) == 0;
+        (0..=SPAN_UNITS - units).step_by(align).find(fits)
+    }
+}
+
+fn mask(at: usize, units: usize) -> u32 {
+    (u32::MAX >> (SPAN_UNITS - units)) << at
+}
+
+/// A part of the arena.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Range {
+    /// Address of the first byte.
+    pub start: usize,
+    /// Bytes: whole units.
+    pub len: usize,
+}
+
+/// The spans of an arena.
+#[derive(Debug, Default)]
+pub struct Spans<'a> {
+    base: usize,
+    records: &'a mut [Span],
+    /// Spans that were used at some time; those after them are untouched.
+    begun: usize,
+    heads: Lists,
+    tails: Lists,
+    used: usize,
+    kept: usize,
+    broken: usize,
+}
+
+#[derive(Debug)]
+struct Lists([u32; LISTS]);
+
+impl Default for Lists {
+    fn default() -> Self {
+        Self([NONE; LISTS])
+    }
+}
+
+impl<'a> Spans<'a> {
+    /// An arena without spans.
+    pub const fn new() -> Self {
+        Self {
+            base: 0,
+            records: &mut [],
+            begun: 0,
+            heads: Lists([NONE; LISTS]),
+            tails: Lists([NONE; LISTS]),
+            used: 0,
+            kept: 0,
+            broken: 0,
+        }
+    }
+
+    /// Tells where the arena starts (at a multiple of [`SPAN`](crate::SPAN)) and how far it is usable: a span for each record. Records that were
+    /// given before are the first of these; the others are zeros.
+    pub fn extend(&mut self, base: usize, records: &'a mut [Span]) {
+        self.base = base;
+        self.records = records;
+    }
+
+    /// Hands out a run of 1 to 32 units, whose start is a multiple of `align` units: its first unit, and whether it reads as zeros.
+    /// `None`: the usable part of the arena has no room.
+    pub fn take(&mut self, units: usize, align: usize) -> Option<(u32, bool)> {
+        let (span, at) = self.find(units, align).or_else(|| {
+            let next = self.begun as u32;
+            (self.begun < self.records.len()).then_some((next, 0))
+        })?;
+        self.begun = self.begun.max(span as usize + 1);
+        let record = &mut self.records[span as usize];
+        let mask = mask(at, units);
+        let is_zero = record.backed & mask == 0;
+        self.kept -= (record.backed & mask).count_ones() as usize;
+        record.used |= mask;
+        record.backed |= mask;
+        record.starts |= 1 << at;
+        self.used += units;
+        self.relist(span);
+        Some((span * SPAN_UNITS as u32 + at as u32, is_zero))
+    }
+
+    fn find(&self, units: usize, align: usize) -> Option<(u32, usize)> {
+        let groups = (0..GROUPS).map(|group| 1 + group * SPAN_UNITS);
+        let lists = groups.flat_map(|first| (first..=first + SPAN_UNITS - units).rev());
+        for list in lists.chain([EMPTY]) {
+            let mut span = self.heads.0[list];
+            for _ in 0..LOOKED_AT {
+                let Some(record) = self.records.get(span as usize) else {
+                    break;
+                };
+                if let Some(at) = record.room(units, align) {
+                    return Some((span, at));
+                }
+                span = record.next;
+            }
+        }
+        None
+    }
+
+    /// Takes back a run. Returns its units.
+    ///
+    /// # Errors
+    /// If no run starts there.
+    pub fn release(&mut self, address: usize) -> Result<usize, Fault> {
+        let (span, at) = self.locate(address)?;
+        let record = &mut self.records[span as usize];
+        let units = record.run(at);
+        record.used &= !mask(at, units);
+        record.starts &= !(1 << at);
+        self.used -= units;
+        self.kept += units;
+        self.relist(span);
+        Ok(units)
+    }
+
+    /// Makes a run longer or shorter where it lies. `false`: there is no room behind it.
+    ///
+    /// # Errors
+    /// If no run starts there.
+    pub fn resize(&mut self, address: usize, units: usize) -> Result<bool, Fault> {
+        let (span, at) = self.locate(address)?;
+        let record = &mut self.records[span as usize];
+        let old = record.run(at);
+        let (low, high) = (old.min(units), old.max(units));
+        if at + high > SPAN_UNITS {
+            return Ok(false);
+        }
+        let changed = mask(at, high) & !mask(at, low);
+        let backed = (record.backed & changed).count_ones() as usize;
+        if units < old {
+            record.used &= !changed;
+            self.used -= old - units;
+            self.kept += backed;
+        } else {
+            if record.used & changed != 0 {
+                return Ok(false);
+            }
+            record.used |= changed;
+            record.backed |= changed;
+            self.used += units - old;
+            self.kept -= backed;
+        }
+        self.relist(span);
+        Ok(true)
+    }
+
+    /// Units of the run that starts there.
+    ///
+    /// # Errors
+    /// If none does.
+    pub fn len(&self, address: usize) -> Result<usize, Fault> {
+        let (span, at) = self.locate(address)?;
+        Ok(self.records[span as usize].run(at))
+    }
+
+    fn locate(&self, address: usize) -> Result<(u32, usize), Fault> {
+        let offset = address.wrapping_sub(self.base);
+        let unit = offset / UNIT;
+        let (span, at) = (unit / SPAN_UNITS, unit % SPAN_UNITS);
+        let record = self.records.get(span).ok_or(Fault::Unknown(address))?;
+        if record.used & !record.leaving & 1 << at == 0 {
+            return Err(Fault::Unknown(address));
+        }
+        if !offset.is_multiple_of(UNIT) || record.starts & 1 << at == 0 {
+            return Err(Fault::Interior(address));
+        }
+        Ok((span as u32, at))
+    }
+
+    /// How many units may be kept (M5): 8 MiB, or an eighth of what is in use.
+    pub fn bound(&self) -> usize {
+        KEPT_MIN.max(self.used / KEPT_SHARE)
+    }
+
+    /// Units in use, units kept, and spans that are broken.
+    pub fn totals(&self) -> (usize, usize, usize) {
+        (self.used, self.kept, self.broken)
+    }
+
+    /// While more than `bound` units are kept: a range for the kernel. Nobody gets it before the caller has given it back and said so to
+    /// [`Spans::returned`]. Order: spans that hold nothing, the oldest first; then parts of broken ones; last, parts of whole ones, the emptiest first.
+    pub fn excess(&mut self, bound: usize) -> Option<Range> {
+        if self.kept <= bound {
+            return None;
+        }
+        let first = |group: usize| 1 + group * SPAN_UNITS;
+        let empty = [first(WHOLE), first(BROKEN_KEPT)];
+        let parts = [BROKEN_KEPT, WHOLE].map(|group| first(group) + 1..first(group) + SPAN_UNITS);
+        let lists = empty.into_iter().chain(parts.into_iter().flatten());
+        for list in lists {
+            let mut span = self.tails.0[list];
+            while let Some(record) = self.records.get(span as usize) {
+                if record.backed & !record.used != 0 {
+                    return Some(self.leave(span));
+                }
+                span = record.prev;
+            }
+        }
+        None
+    }
+
+    /// Takes the lowest kept run of a span out of use.
+    fn leave(&mut self, span: u32) -> Range {
+        let record = &mut self.records[span as usize];
+        let kept = record.backed & !record.used;
+        let (at, units) = match record.used {
+            0 => (0, SPAN_UNITS),
+            _ => {
+                let at = kept.trailing_zeros();
+                (at as usize, (kept >> at).trailing_ones() as usize)
+            }
+        };
+        let mask = mask(at, units);
+        self.kept -= (kept & mask).count_ones() as usize;
+        record.used |= mask;
+        record.starts |= 1 << at;
+        record.leaving |= mask;
+        self.relist(span);
+        let start = self.base + (span as usize * SPAN_UNITS + at) * UNIT;
+        let len = units * UNIT;
+        Range { start, len }
+    }
+
+    /// The range that [`Spans::excess`] returned reads as zeros now.
+    pub fn returned(&mut self, range: Range) {
+        let unit = (range.start - self.base) / UNIT;
+        let (span, at) = (unit / SPAN_UNITS, unit % SPAN_UNITS);
+        let record = &mut self.records[span];
+        let mask = mask(at, range.len / UNIT);
+        record.used &= !mask;
+        record.starts &= !(1 << at);
+        record.leaving &= !mask;
+        record.backed &= !mask;
+        let was = record.broken;
+        record.broken = record.used | record.backed != 0;
+        self.broken = self.broken + usize::from(record.broken) - usize::from(was);
+        self.relist(span as u32);
+    }
+
+    fn relist(&mut self, span: u32) {
+        let record = &mut self.records[span as usize];
+        let (old, wanted) = (usize::from(record.list), record.wanted_list());
+        if old == wanted {
+            return;
+        }
+        let (next, prev) = (record.next, record.prev);
+        record.list = wanted as u8;
+        if old != 0 {
+            self.link_next(prev, old, next);
+            self.link_prev(next, old, prev);
+        }
+        if wanted == 0 {
+            return;
+        }
+        let head = self.heads.0[wanted];
+        let record = &mut self.records[span as usize];
+        (record.next, record.prev) = (head, NONE);
+        self.heads.0[wanted] = span;
+        self.link_prev(head, wanted, span);
+    }
+
+    fn link_next(&mut self, span: u32, list: usize, next: u32) {
+        match span {
+            NONE => self.heads.0[list] = next,
+            _ => self.records[span as usize].next = next,
+        }
+    }
+
+    fn link_prev(&mut self, span: u32, list: usize, prev: u32) {
+        match span {
+            NONE => self.tails.0[list] = prev,
+            _ => self.records[span as usize].prev = prev,
+        }
+    }
+}
