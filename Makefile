@@ -14,8 +14,8 @@ DOC      = $(PREFIX)/share/doc/windlass
 help: ## what there is
 	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-build: ## target/release/windlass, windlassd, windlass-broker, windlass-cni, windlass-lookup-etcd, libwindlass_sockets.so and what libwindlass is linked of
-	$(CARGO) build --release --locked -p windlass -p windlassd -p windlass-broker -p windlass-cni -p windlass-lookup-etcd -p windlass-preload -p windlass-framed
+build: ## target/release/windlass, windlassd, windlass-broker, windlass-cni, windlass-lookup-etcd, libwindlass_sockets.so, libwindlass_alloc.so and what libwindlass is linked of
+	$(CARGO) build --release --locked -p windlass -p windlassd -p windlass-broker -p windlass-cni -p windlass-lookup-etcd -p windlass-preload -p windlass-alloc -p windlass-framed
 
 demo: build ## two tenants, the host and a stranger on one bridge, measured (under two minutes)
 	@scripts/need demo
@@ -59,6 +59,7 @@ install: build ## into $(DESTDIR)$(PREFIX)
 	install -D -s -m 0755 $(BIN)/windlass-cni $(DESTDIR)$(PREFIX)/lib/cni/windlass-cni
 	install -D -s -m 0755 $(BIN)/windlass-lookup-etcd $(DESTDIR)$(PREFIX)/lib/windlass/windlass-lookup-etcd
 	install -D -s -m 0644 $(BIN)/libwindlass_sockets.so $(DESTDIR)$(PREFIX)/lib/windlass/libwindlass_sockets.so
+	install -D -s -m 0644 $(BIN)/libwindlass_alloc.so $(DESTDIR)$(PREFIX)/lib/windlass/libwindlass_alloc.so
 	scripts/libwindlass $(BIN)/libwindlass_framed.a "$(DESTDIR)" $(PREFIX)
 	for page in man/*.[0-9]; do \
 	  install -D -m 0644 $$page $(DESTDIR)$(PREFIX)/share/man/man$${page##*.}/$${page##*/} || exit 1; done
@@ -75,7 +76,7 @@ install: build ## into $(DESTDIR)$(PREFIX)
 	  README.md ARCHITECTURE.md CHANGELOG.md SECURITY.md docs/*.md docs/*.json $(DESTDIR)$(DOC)
 
 uninstall: ## what install put there; configuration and state stay
-	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,bin/windlass sbin/windlassd sbin/windlass-broker lib/cni/windlass-cni lib/windlass/windlass-lookup-etcd lib/windlass/libwindlass_sockets.so \
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,bin/windlass sbin/windlassd sbin/windlass-broker lib/cni/windlass-cni lib/windlass/windlass-lookup-etcd lib/windlass/libwindlass_sockets.so lib/windlass/libwindlass_alloc.so \
 	  $(addprefix lib/,libwindlass.so.1.0 libwindlass.so.1 libwindlass.so libwindlass.a pkgconfig/windlass.pc) include/windlass.h \
 	  lib/sysusers.d/windlass.conf lib/tmpfiles.d/windlass.conf share/bash-completion/completions/windlass share/zsh/site-functions/_windlass share/fish/vendor_completions.d/windlass.fish \
 	  $(addprefix lib/systemd/system/,windlassd.service windlassd.socket windlass-broker.service windlass-broker.socket) \

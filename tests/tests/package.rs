@@ -118,6 +118,7 @@ fn checked_files(root: &Root) -> BTreeSet<String> {
         "usr/lib/cni/windlass-cni",
         "usr/lib/windlass/windlass-lookup-etcd",
         "usr/lib/windlass/libwindlass_sockets.so",
+        "usr/lib/windlass/libwindlass_alloc.so",
         "usr/lib/libwindlass.so.1",
         "usr/lib/libwindlass.a",
         "usr/lib/pkgconfig/windlass.pc",

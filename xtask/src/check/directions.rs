@@ -47,8 +47,8 @@ impl Layer {
             _ if under("crates/io/") => Self::Io,
             "crates/control/api" | "crates/control/lookup" => Self::Api,
             "crates/control/client" => Self::Client,
-            // Lives inside other programs: no runtime, no terminal, no logging.
-            "crates/programs/preload" => Self::Io,
+            // They live inside other programs: no runtime, no terminal, no logging.
+            "crates/programs/alloc" | "crates/programs/preload" => Self::Io,
             _ if under("crates/programs/") => Self::Programs,
             "bench" | "tests" | "tests/differential" | "xtask" => Self::Around,
             _ => return None,

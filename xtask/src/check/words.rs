@@ -34,6 +34,7 @@ const UNSAFE: &[&str] = &[
     "crates/base/sys",
     "crates/io/attach",
     "crates/io/channel",
+    "crates/programs/alloc",
     "crates/programs/framed",
     "crates/programs/preload",
 ];

@@ -39,9 +39,9 @@ const fn sizes() -> [u32; CLASSES] {
 }
 
 /// Class of a size up to 1 KiB, times 16, by `(size + 7) / 8`.
-pub static TABLE_FINE: [u16; 129] = table(8);
+pub const TABLE_FINE: [u16; 129] = table(8);
 /// Class of a size up to [`SMALL_MAX`], times 16, by `(size + 127) / 128`.
-pub static TABLE_WIDE: [u16; 257] = table(128);
+pub const TABLE_WIDE: [u16; 257] = table(128);
 
 const fn table<const N: usize>(step: usize) -> [u16; N] {
     let mut table = [16; N];
@@ -63,16 +63,18 @@ pub const fn size(class: usize) -> usize {
 
 /// The smallest class whose objects have this size. `None` above [`SMALL_MAX`].
 pub fn class_of(size: usize) -> Option<usize> {
+    static FINE: [u16; 129] = TABLE_FINE;
+    static WIDE: [u16; 257] = TABLE_WIDE;
     let entry = match size {
-        0..=1024 => TABLE_FINE[size.div_ceil(8)],
-        _ => *TABLE_WIDE.get(size.div_ceil(128))?,
+        0..=1024 => FINE[size.div_ceil(8)],
+        _ => *WIDE.get(size.div_ceil(128))?,
     };
     Some(usize::from(entry) / 16)
 }
 
 /// The smallest class whose objects have this size and start at multiples of `align`, a power of two up to [`UNIT`].
-pub fn aligned_class(size: usize, align: usize) -> Option<usize> {
-    let first = class_of(size.max(align))?;
+pub fn aligned_class(bytes: usize, align: usize) -> Option<usize> {
+    let first = class_of(bytes.max(align))?;
     (first..CLASSES).find(|&class| size(class).is_multiple_of(align))
 }
 

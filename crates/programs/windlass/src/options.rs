@@ -264,6 +264,10 @@ pub(crate) struct RunArgs {
     /// Keep Unix sockets on the kernel.
     #[arg(long, overrides_with = "unix")]
     pub(crate) no_unix: bool,
+    /// Replace malloc and C++'s new by windlass's allocator (libwindlass_alloc.so), in child processes too. It lies where
+    /// the preload library does.
+    #[arg(long)]
+    pub(crate) alloc: bool,
     /// Say on stderr which library and which broker are used. At its end each process says there what its connections did:
     /// how many joined, the bytes by ring and by kernel, and why others stayed on the kernel. A process that a signal
     /// kills says nothing.

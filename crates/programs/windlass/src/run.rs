@@ -35,7 +35,9 @@ use crate::table::{Chosen, Form, clean};
 
 /// File name of the preload library.
 pub const LIBRARY: &str = "libwindlass_sockets.so";
-/// Where a package puts it.
+/// File name of the allocator.
+pub const ALLOCATOR: &str = "libwindlass_alloc.so";
+/// Where a package puts them.
 const LIBRARY_DIR: &str = "/usr/lib/windlass";
 /// File name of the broker's program.
 const BROKER: &str = "windlass-broker";
@@ -50,7 +52,14 @@ pub(crate) const NOT_EXECUTABLE: u8 = 126;
 
 /// Becomes the program.
 pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
-    let library = library(args.library.as_deref())?;
+    let mut libraries = vec![library(LIBRARY, args.library.as_deref())?];
+    if args.alloc {
+        let beside = args
+            .library
+            .as_ref()
+            .map(|path| path.with_file_name(ALLOCATOR));
+        libraries.push(library(ALLOCATOR, beside.as_deref())?);
+    }
     let say = |line: String| {
         // If nobody reads it there is nothing to be done about that.
         let _ = writeln!(std::io::stderr().lock(), "windlass: {}", clean(&line));
@@ -63,10 +72,12 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     }
     let broker = broker();
     if args.verbose {
-        say(format!("library {}", library.display()));
+        for library in &libraries {
+            say(format!("library {}", library.display()));
+        }
         say(broker.unwrap_or_else(|why| format!("no broker, so nothing is accelerated: {why}")));
     }
-    let environment = environment(args, &library, std::env::vars_os());
+    let environment = environment(args, &libraries, std::env::vars_os());
     let program: Vec<&OsStr> = args.command.iter().map(OsString::as_os_str).collect();
     let Err(errno) = process::become_program(&program, &environment);
     let name = program
@@ -120,8 +131,8 @@ pub(crate) fn check(session: &mut Session<'_>, args: &RunArgs) -> Result<(), Fai
     }
 }
 
-/// The library: the one that was given, else beside this program, in `../lib/windlass`, or where packages put it.
-fn library(given: Option<&Path>) -> Result<PathBuf, Failure> {
+/// A library: the one that was given, else beside this program, in `../lib/windlass`, or where packages put it.
+fn library(name: &str, given: Option<&Path>) -> Result<PathBuf, Failure> {
     let own = std::env::current_exe().unwrap_or_default();
     let candidates: Vec<PathBuf> = match given {
         Some(path) => vec![std::path::absolute(path).unwrap_or_else(|_| path.into())],
@@ -129,9 +140,9 @@ fn library(given: Option<&Path>) -> Result<PathBuf, Failure> {
             let beside = own.parent().unwrap_or(Path::new("/"));
             let above = beside.parent().unwrap_or(Path::new("/"));
             vec![
-                beside.join(LIBRARY),
-                above.join("lib/windlass").join(LIBRARY),
-                Path::new(LIBRARY_DIR).join(LIBRARY),
+                beside.join(name),
+                above.join("lib/windlass").join(name),
+                Path::new(LIBRARY_DIR).join(name),
             ]
         }
     };
@@ -165,23 +176,24 @@ fn library(given: Option<&Path>) -> Result<PathBuf, Failure> {
     ))
 }
 
-/// The program's environment: what there is, and what the library is told.
+/// The program's environment: what there is, and what the libraries are told.
 fn environment(
     args: &RunArgs,
-    library: &Path,
+    libraries: &[PathBuf],
     present: impl Iterator<Item = (OsString, OsString)>,
 ) -> Vec<CString> {
     let mut variables: BTreeMap<OsString, OsString> = present.collect();
-    let mut preload = library.as_os_str().to_owned();
-    if let Some(others) = variables.get(OsStr::new("LD_PRELOAD")) {
-        let others = others.as_bytes().split(|byte| b": \t\n".contains(byte));
-        for other in
-            others.filter(|other| !other.is_empty() && *other != library.as_os_str().as_bytes())
-        {
-            preload.push(":");
-            preload.push(OsStr::from_bytes(other));
+    let others = variables.remove(OsStr::new("LD_PRELOAD"));
+    let others = others.as_deref().unwrap_or_default().as_bytes();
+    let others = others.split(|byte| b": \t\n".contains(byte));
+    let mut preload: Vec<&[u8]> = Vec::new();
+    let ours = libraries.iter().map(|path| path.as_os_str().as_bytes());
+    for library in ours.chain(others) {
+        if !library.is_empty() && !preload.contains(&library) {
+            preload.push(library);
         }
     }
+    let preload = OsString::from_vec(preload.join(&b':'));
     variables.insert("LD_PRELOAD".into(), preload);
     if let Some(spin_us) = args.spin {
         variables.insert("WINDLASS_SPIN".into(), spin_us.to_string().into());

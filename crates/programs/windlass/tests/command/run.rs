@@ -212,6 +212,38 @@ fn what_cannot_be_executed() {
     assert!(text(&output.stderr).contains("/nonexistent.so"));
 }
 
+/// `--alloc` adds the allocator that lies beside the other library, once, before what was there; an error if there is none.
+#[test]
+fn the_allocator_is_preloaded_too() {
+    let broker = broker();
+    let dir = tempfile::tempdir().expect("directory");
+    let place = |name: &str| {
+        let path = dir.path().join(name);
+        std::os::unix::fs::symlink(library(), &path).expect("a link");
+        path
+    };
+    let sockets = place("sockets.so");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_windlass"));
+    command
+        .env("WINDLASS_SOCKETS", &broker.path)
+        .args(["run", "--alloc", "--library"])
+        .arg(&sockets)
+        .args(["printenv", "LD_PRELOAD"]);
+    let output = command.output().expect("output");
+    assert_eq!(output.status.code(), Some(4));
+    assert!(text(&output.stderr).contains("libwindlass_alloc.so"));
+
+    let allocator = place("libwindlass_alloc.so");
+    let other = library();
+    command.env(
+        "LD_PRELOAD",
+        format!("{} {}", allocator.display(), other.display()),
+    );
+    let output = command.output().expect("output");
+    let all = [sockets, allocator, other].map(|path| path.display().to_string());
+    assert_eq!(text(&output.stdout).trim(), all.join(":"));
+}
+
 /// The same program without a loader: its header of that kind becomes an empty one.
 fn without_loader(program: &Path, to: &Path) {
     let mut bytes = std::fs::read(program).expect("a program");

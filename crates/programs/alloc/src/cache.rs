@@ -1,0 +1,345 @@
+//! A thread's magazines.
+
+use core::cell::UnsafeCell;
+use core::ptr;
+use core::slice;
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering::Relaxed};
+
+use windlass_slab::{CLASSES, Fault, Limits, UNIT, batch, limit_max, size};
+
+use crate::arch;
+use crate::heap::{self, HOT};
+use crate::lock::Lock;
+use crate::process;
+use crate::report;
+use crate::sys;
+
+/// Bytes that one thread's magazines may hold.
+const THREAD_CAP: usize = 1 << 20;
+/// Bytes that all of them may hold, whatever the heap.
+const PROCESS_CAP_MIN: usize = 32 << 20;
+/// One part of so many of the heap that they may hold.
+const PROCESS_SHARE: usize = 8;
+/// Magazines of a cache: more than there are classes.
+const MAGAZINES: usize = 64;
+
+const LIVE: u8 = 0;
+/// Its thread ended; it is empty.
+const FREE: u8 = 1;
+/// Its thread was not taken along by a fork; it is as full as it was.
+const ORPHAN: u8 = 2;
+
+/// Addresses of free objects, in slots behind a zero that nobody overwrites. Owned by the thread; others may read `top`.
+#[repr(C)]
+pub struct Magazine {
+    /// The slot that was filled last; the zero if none is.
+    pub top: AtomicPtr<AtomicUsize>,
+    /// The last slot that may be filled.
+    pub limit: AtomicPtr<AtomicUsize>,
+}
+
+impl Magazine {
+    const fn nothing() -> Self {
+        let zero = ZERO.as_ptr().cast();
+        Self {
+            top: AtomicPtr::new(zero),
+            limit: AtomicPtr::new(zero),
+        }
+    }
+}
+
+static ZERO: AtomicUsize = AtomicUsize::new(0);
+
+/// A thread's cache. Its slots lie behind it.
+#[repr(C)]
+pub struct Cache {
+    magazines: [Magazine; MAGAZINES],
+    /// The owner's.
+    limits: UnsafeCell<Limits>,
+    /// Another cache; under the lock of [`ALL`].
+    next: AtomicPtr<Cache>,
+    /// Under that lock.
+    state: AtomicU8,
+}
+
+// SAFETY: `limits` is touched by the owning thread alone; the rest is atomic.
+unsafe impl Sync for Cache {}
+
+impl Cache {
+    const fn nothing() -> Self {
+        Self {
+            magazines: [const { Magazine::nothing() }; MAGAZINES],
+            limits: UnsafeCell::new(Limits::new(THREAD_CAP)),
+            next: AtomicPtr::new(ptr::null_mut()),
+            state: AtomicU8::new(LIVE),
+        }
+    }
+}
+
+/// What a thread has before its first call: magazines that are empty and full. It is never written.
+pub static EMPTY: Cache = Cache::nothing();
+/// The same, of a thread whose cache is gone.
+pub static DEAD: Cache = Cache::nothing();
+
+/// Every cache that was ever made.
+static ALL: Lock<AtomicPtr<Cache>> = Lock::new(AtomicPtr::new(ptr::null_mut()));
+/// The sum of all limits times sizes.
+static CACHED: AtomicUsize = AtomicUsize::new(0);
+
+/// Slots before those of each class.
+const OFFSETS: [usize; CLASSES + 1] = {
+    let mut offsets = [0; CLASSES + 1];
+    let mut class = 1;
+    while class < CLASSES {
+        offsets[class + 1] = offsets[class] + 1 + limit_max(class);
+        class += 1;
+    }
+    offsets
+};
+
+/// Bytes of a cache with its slots.
+const CACHE_LEN: usize =
+    (size_of::<Cache>() + OFFSETS[CLASSES] * size_of::<usize>()).next_multiple_of(UNIT);
+
+/// The slot that a magazine's pointer points to.
+#[inline(always)]
+pub fn slot(at: *mut AtomicUsize) -> &'static AtomicUsize {
+    // SAFETY: `top` and `limit` point into the slots of a cache, or at `ZERO`; neither is ever unmapped.
+    unsafe { &*at }
+}
+
+/// The thread's cache, whatever it is.
+#[inline(always)]
+pub fn current() -> &'static Cache {
+    // SAFETY: `EMPTY`, `DEAD`, or a cache, which is never unmapped.
+    unsafe { &*arch::current() }
+}
+
+impl Cache {
+    /// A magazine; `offset` is its class times 16.
+    #[inline(always)]
+    pub fn magazine(&self, offset: usize) -> &Magazine {
+        let first: *const Magazine = self.magazines.as_ptr();
+        // SAFETY: there are more magazines than classes.
+        unsafe { &*first.wrapping_byte_add(offset) }
+    }
+
+    /// The zero before the slots of a class.
+    fn bottom(&self, class: usize) -> *mut AtomicUsize {
+        let slots = ptr::from_ref(self).wrapping_add(1).cast::<AtomicUsize>();
+        slots.wrapping_add(OFFSETS[class]).cast_mut()
+    }
+
+    #[expect(
+        clippy::mut_from_ref,
+        reason = "the owner's, for the length of one statement"
+    )]
+    fn limits(&self) -> &mut Limits {
+        // SAFETY: called by the thread whose cache it is, and not kept.
+        unsafe { &mut *self.limits.get() }
+    }
+
+    /// How many objects a magazine holds.
+    fn held(&self, class: usize) -> usize {
+        let top = self.magazines[class].top.load(Relaxed) as usize;
+        (top - self.bottom(class) as usize) / size_of::<usize>()
+    }
+
+    /// Bytes that the magazines hold.
+    fn bytes(&self) -> usize {
+        (1..CLASSES)
+            .map(|class| self.held(class) * size(class))
+            .sum()
+    }
+
+    /// The slots from `first` (1 is the lowest) on.
+    #[expect(
+        clippy::mut_from_ref,
+        reason = "the owner's, for the length of one call"
+    )]
+    fn slots(&self, class: usize, first: usize, count: usize) -> &mut [usize] {
+        let start = self.bottom(class).wrapping_add(first).cast::<usize>();
+        // SAFETY: slots of this cache; the caller is its owner, and counts at most `limit_max`.
+        unsafe { slice::from_raw_parts_mut(start, count) }
+    }
+
+    /// Fills an empty magazine and takes one object of it; 0: no memory.
+    pub fn refill(&self, class: usize) -> usize {
+        self.grow(class);
+        let wanted = self.limits().get(class).clamp(1, batch(class));
+        let slots = self.slots(class, 1, wanted);
+        let Some(left) = heap::refill(class, slots).checked_sub(1) else {
+            return 0;
+        };
+        let object = slots[left];
+        let top = self.bottom(class).wrapping_add(left);
+        self.magazines[class].top.store(top, Relaxed);
+        object
+    }
+
+    /// Takes an object back when the magazine looks full.
+    pub fn put(&self, class: usize, object: usize) {
+        let magazine = &self.magazines[class];
+        let top = magazine.top.load(Relaxed);
+        if slot(top).load(Relaxed) == object {
+            report::fault("free", Fault::Twice(object));
+        }
+        self.grow(class);
+        if self.limits().get(class) == 0 {
+            return heap::flush(class, &[object]);
+        }
+        let held = self.held(class);
+        if held >= self.limits().get(class) {
+            self.flush(class, batch(class).min(held.div_ceil(2).max(1)));
+        }
+        let top = magazine.top.load(Relaxed).wrapping_add(1);
+        slot(top).store(object, Relaxed);
+        magazine.top.store(top, Relaxed);
+    }
+
+    /// Gives the topmost objects back to their class.
+    fn flush(&self, class: usize, count: usize) {
+        let held = self.held(class);
+        let top = self.bottom(class).wrapping_add(held - count);
+        // Lowered first: a fork in between must not find them twice.
+        self.magazines[class].top.store(top, Relaxed);
+        heap::flush(class, self.slots(class, held - count + 1, count));
+    }
+
+    /// Flushes until no more than `kept` are left.
+    fn flush_to(&self, class: usize, kept: usize) {
+        while self.held(class) > kept {
+            self.flush(class, batch(class).min(self.held(class) - kept));
+        }
+    }
+
+    /// Flushes everything.
+    pub fn flush_all(&self) {
+        (1..CLASSES).for_each(|class| self.flush_to(class, 0));
+    }
+
+    /// Raises a magazine's limit, if the caps allow it. One that may not even hold a batch takes from another.
+    fn grow(&self, class: usize) {
+        let limits = self.limits();
+        if !limits.wants(class) {
+            return;
+        }
+        let before = limits.bytes();
+        let cap = PROCESS_CAP_MIN.max(HOT.units.load(Relaxed) * UNIT / PROCESS_SHARE);
+        let spare = cap.saturating_sub(CACHED.load(Relaxed));
+        if limits.grow(class, spare) == 0
+            && limits.get(class) < batch(class)
+            && let Some(other) = limits.give_way(class)
+        {
+            let kept = limits.get(other);
+            self.flush_to(other, kept);
+            self.publish(other);
+            limits.grow(class, spare + before - limits.bytes());
+        }
+        CACHED.fetch_add(limits.bytes().wrapping_sub(before), Relaxed);
+        self.publish(class);
+    }
+
+    /// Sets where a magazine ends.
+    fn publish(&self, class: usize) {
+        let end = self.bottom(class).wrapping_add(self.limits().get(class));
+        self.magazines[class].limit.store(end, Relaxed);
+    }
+
+    /// The thread ends: nothing stays in its cache, and the next thread gets it.
+    pub fn retire(&self) {
+        arch::set_current(&DEAD);
+        self.flush_all();
+        CACHED.fetch_sub(self.limits().bytes(), Relaxed);
+        self.limits().reset();
+        (1..CLASSES).for_each(|class| self.publish(class));
+        let _all = ALL.lock();
+        self.state.store(FREE, Relaxed);
+    }
+}
+
+/// The thread's cache; it gets one if it has none yet. `None`: it works without.
+pub fn own() -> Option<&'static Cache> {
+    let cache = current();
+    if ptr::eq(cache, &DEAD) {
+        return None;
+    }
+    if !ptr::eq(cache, &EMPTY) {
+        return Some(cache);
+    }
+    let cache = adopt().or_else(make)?;
+    // Before anything that allocates.
+    arch::set_current(cache);
+    process::thread_begins(cache);
+    Some(cache)
+}
+
+fn each(first: &AtomicPtr<Cache>, mut look: impl FnMut(&'static Cache)) {
+    let mut next = first.load(Relaxed);
+    // SAFETY: a cache, which is never unmapped, or null.
+    while let Some(cache) = unsafe { next.as_ref() } {
+        look(cache);
+        next = cache.next.load(Relaxed);
+    }
+}
+
+/// A cache that has no thread: one with contents first.
+fn adopt() -> Option<&'static Cache> {
+    let all = ALL.lock();
+    let mut best: Option<&Cache> = None;
+    each(&all, |cache| {
+        let better = best.map_or(LIVE, |best| best.state.load(Relaxed));
+        if cache.state.load(Relaxed) > better {
+            best = Some(cache);
+        }
+    });
+    best?.state.store(LIVE, Relaxed);
+    best
+}
+
+fn make() -> Option<&'static Cache> {
+    let cache = sys::map_memory(CACHE_LEN)? as *mut Cache;
+    // SAFETY: new memory, large enough and aligned to a page.
+    unsafe { cache.write(Cache::nothing()) };
+    // SAFETY: as above; it is never unmapped.
+    let cache = unsafe { &*cache };
+    for class in 1..CLASSES {
+        let bottom = cache.bottom(class);
+        cache.magazines[class].top.store(bottom, Relaxed);
+        cache.magazines[class].limit.store(bottom, Relaxed);
+    }
+    let all = ALL.lock();
+    cache.next.store(all.load(Relaxed), Relaxed);
+    all.store(ptr::from_ref(cache).cast_mut(), Relaxed);
+    Some(cache)
+}
+
+/// Bytes that all magazines hold.
+pub fn bytes() -> usize {
+    let all = ALL.lock();
+    let mut bytes = 0;
+    each(&all, |cache| bytes += cache.bytes());
+    bytes
+}
+
+/// Takes the lock, before a fork.
+pub fn hold_all() {
+    ALL.hold();
+}
+
+/// Ends [`hold_all`]. In the child, the caches of all threads but this one become orphans first.
+pub fn release_all(is_child: bool) {
+    if is_child {
+        // The lock is this thread's since `hold_all`.
+        ALL.release();
+        let all = ALL.lock();
+        let own = current();
+        each(&all, |cache| {
+            if cache.state.load(Relaxed) == LIVE && !ptr::eq(cache, own) {
+                cache.state.store(ORPHAN, Relaxed);
+            }
+        });
+        return;
+    }
+    ALL.release();
+}

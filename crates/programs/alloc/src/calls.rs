@@ -1,0 +1,362 @@
+//! C's names. The first half of [`malloc`] and [`free`] is the fast path.
+
+use core::ffi::{c_int, c_void};
+use core::ptr;
+use core::sync::atomic::Ordering::Relaxed;
+
+use windlass_slab::{
+    Fault, SMALL_MAX, TABLE_FINE, TABLE_WIDE, UNIT, aligned_class, class_of, size,
+};
+
+use crate::cache::{self, slot};
+use crate::heap::{self, HOT};
+use crate::report;
+use crate::sys;
+
+/// Sizes up to here are looked up in `FINE`.
+const FINE_MAX: usize = 1024;
+const ALIGN_MIN: usize = 8;
+
+// Copies of this library's own: another's would be found through one load more.
+static FINE: [u16; 129] = TABLE_FINE;
+static WIDE: [u16; 257] = TABLE_WIDE;
+
+/// Pops an object from the magazine of a class, given as its number times 16; `slow(argument)` if there is none.
+#[inline(always)]
+fn pop(offset: usize, bytes: usize, slow: impl FnOnce(usize) -> *mut c_void) -> *mut c_void {
+    let magazine = cache::current().magazine(offset);
+    let top = magazine.top.load(Relaxed);
+    let object = slot(top).load(Relaxed);
+    if object == 0 {
+        return slow(bytes);
+    }
+    magazine.top.store(top.wrapping_sub(1), Relaxed);
+    object as *mut c_void
+}
+
+/// Takes an object of at most 1 KiB, else calls `wide`, and `slow` where the magazine is empty.
+#[inline(always)]
+#[expect(clippy::manual_div_ceil, reason = "that is a test more")]
+pub fn allocate(
+    bytes: usize,
+    wide: impl FnOnce(usize) -> *mut c_void,
+    slow: impl FnOnce(usize) -> *mut c_void,
+) -> *mut c_void {
+    if bytes > FINE_MAX {
+        return wide(bytes);
+    }
+    // SAFETY: the table has an entry for each eighth up to `FINE_MAX`.
+    let offset = unsafe { FINE.get_unchecked((bytes + 7) / 8) };
+    pop(usize::from(*offset), bytes, slow)
+}
+
+/// Takes an object of more than 1 KiB.
+#[inline(always)]
+#[expect(clippy::manual_div_ceil, reason = "that is a test more")]
+pub fn allocate_wide(bytes: usize, slow: impl FnOnce(usize) -> *mut c_void) -> *mut c_void {
+    if bytes > SMALL_MAX {
+        return slow(bytes);
+    }
+    // SAFETY: the table has an entry for each 128 bytes up to `SMALL_MAX`.
+    let offset = unsafe { WIDE.get_unchecked((bytes + 127) / 128) };
+    pop(usize::from(*offset), bytes, slow)
+}
+
+/// `malloc(3)`.
+#[unsafe(no_mangle)]
+pub extern "C" fn malloc(bytes: usize) -> *mut c_void {
+    allocate(bytes, malloc_wide, |bytes| malloc_slow(bytes))
+}
+
+#[inline(never)]
+extern "C" fn malloc_wide_c(bytes: usize) -> *mut c_void {
+    allocate_wide(bytes, |bytes| malloc_slow(bytes))
+}
+
+#[inline(always)]
+fn malloc_wide(bytes: usize) -> *mut c_void {
+    malloc_wide_c(bytes)
+}
+
+#[cold]
+#[inline(never)]
+extern "C" fn malloc_slow(bytes: usize) -> *mut c_void {
+    or_enomem(take(bytes))
+}
+
+/// What C's calls return without memory.
+fn or_enomem(object: *mut c_void) -> *mut c_void {
+    if object.is_null() {
+        sys::set_errno(libc::ENOMEM);
+    }
+    object
+}
+
+/// Memory of any size, or null. Leaves `errno`.
+#[inline(never)]
+pub fn take(bytes: usize) -> *mut c_void {
+    let object = match class_of(bytes) {
+        Some(class) => take_small(class),
+        None => 0,
+    };
+    match object {
+        0 => take_large(bytes, 1).0,
+        object => object as *mut c_void,
+    }
+}
+
+/// An object of a class; 0: no memory in the arena.
+fn take_small(class: usize) -> usize {
+    let magazine = cache::current().magazine(class * 16);
+    let top = magazine.top.load(Relaxed);
+    match (slot(top).load(Relaxed), cache::own()) {
+        (0, Some(cache)) => cache.refill(class),
+        (0, None) => {
+            let mut one = [0];
+            heap::refill(class, &mut one);
+            one[0]
+        }
+        (object, _) => {
+            magazine.top.store(top.wrapping_sub(1), Relaxed);
+            object
+        }
+    }
+}
+
+/// A run or a mapping, and whether it reads as zeros.
+fn take_large(bytes: usize, align: usize) -> (*mut c_void, bool) {
+    match heap::take_large(bytes, align) {
+        Some((address, is_zero)) => (address as *mut c_void, is_zero),
+        None => (ptr::null_mut(), false),
+    }
+}
+
+/// Aligned memory, or null; `align` is a power of two. Leaves `errno`.
+pub fn take_aligned(align: usize, bytes: usize) -> *mut c_void {
+    let object = match aligned_class(bytes, align) {
+        Some(class) => take_small(class),
+        None => 0,
+    };
+    match object {
+        0 => take_large(bytes, align).0,
+        object => object as *mut c_void,
+    }
+}
+
+/// Pushes an object to its magazine.
+#[inline(always)]
+pub fn release(object: *mut c_void) {
+    let address = object as usize;
+    let unit = address.wrapping_sub(HOT.base.load(Relaxed)) / UNIT;
+    if unit >= HOT.units.load(Relaxed) || !address.is_multiple_of(ALIGN_MIN) {
+        return release_slow(object);
+    }
+    // SAFETY: the entry of a usable unit.
+    let class = unsafe { &*HOT.map.load(Relaxed).wrapping_add(unit) };
+    let magazine = cache::current().magazine(usize::from(class.load(Relaxed)) * 16);
+    let top = magazine.top.load(Relaxed);
+    if top == magazine.limit.load(Relaxed) || slot(top).load(Relaxed) == address {
+        return release_slow(object);
+    }
+    let top = top.wrapping_add(1);
+    slot(top).store(address, Relaxed);
+    magazine.top.store(top, Relaxed);
+}
+
+/// `free(3)`.
+///
+/// # Safety
+/// What was allocated here, and nobody uses any more, or null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn free(object: *mut c_void) {
+    release(object);
+}
+
+#[cold]
+#[inline(never)]
+extern "C" fn release_slow(object: *mut c_void) {
+    let address = object as usize;
+    if address == 0 {
+        return;
+    }
+    let class = heap::class_at(address);
+    if class == 0 {
+        return heap::release_large(address);
+    }
+    if !address.is_multiple_of(ALIGN_MIN) {
+        report::fault("free", Fault::Interior(address));
+    }
+    match cache::own() {
+        Some(cache) => cache.put(class, address),
+        None => heap::flush(class, &[address]),
+    }
+}
+
+/// Bytes of the object that starts there.
+fn len(call: &str, object: *mut c_void) -> usize {
+    match heap::class_at(object as usize) {
+        0 => heap::large_len(call, object as usize),
+        class => size(class),
+    }
+}
+
+/// `calloc(3)`.
+#[unsafe(no_mangle)]
+pub extern "C" fn calloc(count: usize, each: usize) -> *mut c_void {
+    let Some(bytes) = count.checked_mul(each) else {
+        return or_enomem(ptr::null_mut());
+    };
+    let (object, is_zero) = match bytes {
+        0..=SMALL_MAX => (take(bytes), false),
+        _ => take_large(bytes, 1),
+    };
+    if !object.is_null() && !is_zero {
+        // SAFETY: an object of ours of that many bytes, which nobody else has.
+        unsafe { ptr::write_bytes(object.cast::<u8>(), 0, bytes) };
+    }
+    or_enomem(object)
+}
+
+/// `realloc(3)`; as glibc's it frees where `bytes` is 0.
+///
+/// # Safety
+/// As [`free`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn realloc(object: *mut c_void, bytes: usize) -> *mut c_void {
+    if object.is_null() {
+        return malloc(bytes);
+    }
+    if bytes == 0 {
+        release(object);
+        return ptr::null_mut();
+    }
+    let old = len("realloc", object);
+    let stays = bytes <= old && bytes >= old / 2;
+    if stays && old <= SMALL_MAX {
+        return object;
+    }
+    if old > SMALL_MAX
+        && bytes > SMALL_MAX
+        && let Some(address) = heap::resize_large(object as usize, bytes)
+    {
+        return address as *mut c_void;
+    }
+    let new = take(bytes);
+    if new.is_null() {
+        // A shorter one is still there.
+        return if bytes <= old { object } else { or_enomem(new) };
+    }
+    let kept = old.min(bytes);
+    // SAFETY: two objects of at least that many bytes.
+    unsafe { ptr::copy_nonoverlapping(object.cast::<u8>(), new.cast::<u8>(), kept) };
+    release(object);
+    new
+}
+
+/// `reallocarray(3)`.
+///
+/// # Safety
+/// As [`free`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn reallocarray(
+    object: *mut c_void,
+    count: usize,
+    each: usize,
+) -> *mut c_void {
+    match count.checked_mul(each) {
+        // SAFETY: the caller's promise.
+        Some(bytes) => unsafe { realloc(object, bytes) },
+        None => or_enomem(ptr::null_mut()),
+    }
+}
+
+/// `memalign(3)`: an alignment that is no power of two is raised to one.
+#[unsafe(no_mangle)]
+pub extern "C" fn memalign(align: usize, bytes: usize) -> *mut c_void {
+    match align.checked_next_power_of_two() {
+        Some(align) => or_enomem(take_aligned(align, bytes)),
+        None => or_enomem(ptr::null_mut()),
+    }
+}
+
+/// `aligned_alloc(3)`.
+#[unsafe(no_mangle)]
+pub extern "C" fn aligned_alloc(align: usize, bytes: usize) -> *mut c_void {
+    if !align.is_power_of_two() {
+        sys::set_errno(libc::EINVAL);
+        return ptr::null_mut();
+    }
+    or_enomem(take_aligned(align, bytes))
+}
+
+/// `posix_memalign(3)`.
+///
+/// # Safety
+/// `out` is the caller's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_memalign(
+    out: *mut *mut c_void,
+    align: usize,
+    bytes: usize,
+) -> c_int {
+    if !align.is_power_of_two() || align < size_of::<usize>() {
+        return libc::EINVAL;
+    }
+    let object = take_aligned(align, bytes);
+    if object.is_null() {
+        return libc::ENOMEM;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { *out = object };
+    0
+}
+
+fn page() -> usize {
+    // SAFETY: asks for a number.
+    unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.unsigned_abs() as usize
+}
+
+/// `valloc(3)`.
+#[unsafe(no_mangle)]
+pub extern "C" fn valloc(bytes: usize) -> *mut c_void {
+    or_enomem(take_aligned(page(), bytes))
+}
+
+/// `pvalloc(3)`.
+#[unsafe(no_mangle)]
+pub extern "C" fn pvalloc(bytes: usize) -> *mut c_void {
+    match bytes.checked_next_multiple_of(page()) {
+        Some(bytes) => or_enomem(take_aligned(page(), bytes)),
+        None => or_enomem(ptr::null_mut()),
+    }
+}
+
+/// `malloc_usable_size(3)`: all of these bytes may be used.
+///
+/// # Safety
+/// As [`free`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn malloc_usable_size(object: *mut c_void) -> usize {
+    if object.is_null() {
+        return 0;
+    }
+    len("malloc_usable_size", object)
+}
+
+/// C23's `free_sized`.
+///
+/// # Safety
+/// As [`free`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn free_sized(object: *mut c_void, _: usize) {
+    release(object);
+}
+
+/// C23's `free_aligned_sized`.
+///
+/// # Safety
+/// As [`free`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn free_aligned_sized(object: *mut c_void, _: usize, _: usize) {
+    release(object);
+}

@@ -1,0 +1,452 @@
+//! The arena, its classes and runs, and mappings, each under its lock.
+
+use core::slice;
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering::*};
+
+use windlass_slab::{
+    CLASSES, Class, Emptied, Fault, Mapping, Mappings, Records, SPAN, SPAN_UNITS, Slab, Span,
+    Spans, UNIT, units,
+};
+
+use crate::lock::Lock;
+use crate::report;
+use crate::sys;
+
+/// The largest arena, and the smallest that is tried.
+const ARENA_MAX: usize = 1 << 40;
+const ARENA_MIN: usize = 1 << 30;
+/// Spans that become usable at once.
+const STEP: usize = 4;
+/// A larger alignment than this one is no mapping's by itself.
+const PAGE_MIN: usize = 4096;
+/// Larger requests are refused before anything is added to them.
+const REQUEST_MAX: usize = isize::MAX as usize - 2 * SPAN;
+
+/// What `free` reads each time: in one cache line, written when the arena grows.
+#[repr(align(64))]
+pub struct Hot {
+    /// First address of the arena.
+    pub base: AtomicUsize,
+    /// Usable units.
+    pub units: AtomicUsize,
+    /// Class of each of them; 0: no slab.
+    pub map: AtomicPtr<AtomicU8>,
+    slabs: AtomicPtr<Slab>,
+}
+
+/// See [`Hot`].
+pub static HOT: Hot = Hot {
+    base: AtomicUsize::new(0),
+    units: AtomicUsize::new(0),
+    map: AtomicPtr::new(core::ptr::null_mut()),
+    slabs: AtomicPtr::new(core::ptr::null_mut()),
+};
+
+static LOCKS: [Lock<Class>; CLASSES] = {
+    let mut locks = [const { Lock::new(Class::new(0)) }; CLASSES];
+    let mut class = 1;
+    while class < CLASSES {
+        locks[class] = Lock::new(Class::new(class));
+        class += 1;
+    }
+    locks
+};
+/// Held from [`Spans::excess`] to [`Spans::returned`], so that a fork falls into neither.
+static RETURNS: Lock<()> = Lock::new(());
+static ARENA: Lock<Arena> = Lock::new(Arena {
+    spans: Spans::new(),
+    records: 0,
+    reserved: 0,
+    usable: 0,
+    is_refused: false,
+});
+static MAPPINGS: Lock<Mappings<'static>> = Lock::new(Mappings::new());
+
+/// Records of units. Whoever uses it holds the lock of their class.
+struct Table;
+
+impl Records for Table {
+    fn slab(&mut self, unit: u32) -> &mut Slab {
+        let record = HOT.slabs.load(Relaxed).wrapping_add(unit as usize);
+        // SAFETY: the engine asks for units of the arena, whose records became usable with them, under their class's lock.
+        unsafe { &mut *record }
+    }
+}
+
+struct Arena {
+    spans: Spans<'static>,
+    /// Address of the spans' records.
+    records: usize,
+    /// Spans.
+    reserved: usize,
+    usable: usize,
+    is_refused: bool,
+}
+
+impl Arena {
+    /// Makes more of it usable.
+    fn grow(&mut self) -> bool {
+        if self.reserved == 0 && !self.is_refused {
+            self.is_refused = !self.reserve();
+        }
+        [STEP, 1].into_iter().any(|spans| self.extend(spans))
+    }
+
+    /// Finds addresses for the arena and its tables, as many as there are.
+    fn reserve(&mut self) -> bool {
+        let mut len = ARENA_MAX;
+        while len >= ARENA_MIN {
+            if let Some(arena) = sys::reserve(len + SPAN) {
+                if let Some(tables) = sys::reserve(Tables::of(len / SPAN).end()) {
+                    let base = arena.next_multiple_of(SPAN);
+                    let of = Tables::of(len / SPAN);
+                    HOT.base.store(base, Relaxed);
+                    HOT.map.store((tables + of.map) as *mut AtomicU8, Relaxed);
+                    HOT.slabs.store((tables + of.slabs) as *mut Slab, Relaxed);
+                    self.records = tables + of.spans;
+                    self.reserved = len / SPAN;
+                    return true;
+                }
+                sys::unmap(arena, len + SPAN);
+            }
+            len /= 2;
+        }
+        false
+    }
+
+    fn extend(&mut self, more: usize) -> bool {
+        let (old, new) = (self.usable, self.usable + more);
+        if new > self.reserved {
+            return false;
+        }
+        let base = HOT.base.load(Relaxed);
+        let (map, slabs) = (
+            HOT.map.load(Relaxed) as usize,
+            HOT.slabs.load(Relaxed) as usize,
+        );
+        let tables = [
+            (self.records, size_of::<Span>()),
+            (map, SPAN_UNITS),
+            (slabs, SPAN_UNITS * size_of::<Slab>()),
+        ];
+        let is_usable = tables.into_iter().all(|(table, each)| {
+            let from = (old * each).next_multiple_of(UNIT);
+            let to = (new * each).next_multiple_of(UNIT);
+            from == to || sys::make_usable(table + from, to - from)
+        });
+        if !is_usable || !sys::make_usable(base + old * SPAN, more * SPAN) {
+            return false;
+        }
+        let records = self.records as *mut Span;
+        // SAFETY: usable now, and reached through this slice alone, which replaces the one before.
+        let records = unsafe { slice::from_raw_parts_mut(records, new) };
+        self.spans.extend(base, records);
+        self.usable = new;
+        HOT.units.store(new * SPAN_UNITS, Release);
+        true
+    }
+}
+
+/// Where tables lie in their reservation: apart, with addresses between them that nobody may touch.
+struct Tables {
+    spans: usize,
+    map: usize,
+    slabs: usize,
+    last: usize,
+}
+
+impl Tables {
+    fn of(spans: usize) -> Self {
+        let after = |start: usize, bytes: usize| (start + bytes).next_multiple_of(UNIT) + UNIT;
+        let map = after(0, spans * size_of::<Span>());
+        let slabs = after(map, spans * SPAN_UNITS);
+        let last = after(slabs, spans * SPAN_UNITS * size_of::<Slab>());
+        Self {
+            spans: 0,
+            map,
+            slabs,
+            last,
+        }
+    }
+
+    fn end(&self) -> usize {
+        self.last
+    }
+}
+
+/// The unit of an address; `None` outside the usable arena.
+fn unit_of(address: usize) -> Option<usize> {
+    let units = HOT.units.load(Acquire);
+    let unit = address.wrapping_sub(HOT.base.load(Relaxed)) / UNIT;
+    (unit < units).then_some(unit)
+}
+
+fn map_entry(unit: usize) -> &'static AtomicU8 {
+    // SAFETY: the caller's unit is usable, and so is its entry.
+    unsafe { &*HOT.map.load(Relaxed).wrapping_add(unit) }
+}
+
+/// The class whose slab covers an address of the arena; 0: none.
+pub fn class_at(address: usize) -> usize {
+    unit_of(address).map_or(0, |unit| usize::from(map_entry(unit).load(Relaxed)))
+}
+
+/// Takes a run of units: its address, and whether it reads as zeros.
+fn take_units(units: usize, align: usize) -> Option<(u32, bool)> {
+    let mut arena = ARENA.lock();
+    loop {
+        if let Some(run) = arena.spans.take(units, align) {
+            return Some(run);
+        }
+        if !arena.grow() {
+            return None;
+        }
+    }
+}
+
+/// Takes objects of a class, at least one unless there is no memory. Returns how many.
+pub fn refill(class: usize, out: &mut [usize]) -> usize {
+    let mut held = LOCKS[class].lock();
+    loop {
+        let taken = held.refill(&mut Table, HOT.base.load(Relaxed), out);
+        if taken > 0 {
+            return taken;
+        }
+        let Some((first, _)) = take_units(units(class), 1) else {
+            return 0;
+        };
+        held.add(&mut Table, first);
+        for unit in first as usize..first as usize + units(class) {
+            map_entry(unit).store(class as u8, Relaxed);
+        }
+    }
+}
+
+/// Takes back objects of a class.
+pub fn flush(class: usize, objects: &[usize]) {
+    let mut held = LOCKS[class].lock();
+    let emptied = held.flush(&mut Table, HOT.base.load(Relaxed), objects);
+    let is_over = emptied.map(settle);
+    drop(held);
+    match is_over {
+        Ok(true) => give_back(Spans::bound),
+        Ok(false) => {}
+        Err(fault) => report::fault("free", fault),
+    }
+}
+
+/// Moves what the depots hold to the slabs.
+pub fn drain() {
+    for lock in &LOCKS[1..] {
+        loop {
+            let mut held = lock.lock();
+            let Some(emptied) = held.drain(&mut Table, HOT.base.load(Relaxed)) else {
+                break;
+            };
+            let settled = emptied.map(settle);
+            drop(held);
+            if let Err(fault) = settled {
+                report::fault("free", fault);
+            }
+        }
+    }
+}
+
+/// Returns the units of empty slabs, whose class's lock is held. Whether too much is kept now.
+fn settle(mut emptied: Emptied) -> bool {
+    let mut is_over = false;
+    while let Some(unit) = emptied.take(&mut Table) {
+        let unit = unit as usize;
+        let class = usize::from(map_entry(unit).load(Relaxed));
+        (unit..unit + units(class)).for_each(|unit| map_entry(unit).store(0, Relaxed));
+        let mut arena = ARENA.lock();
+        // It was taken by `refill`, so there is a run.
+        let _ = arena.spans.release(HOT.base.load(Relaxed) + unit * UNIT);
+        is_over = is_too_much(&arena.spans);
+    }
+    is_over
+}
+
+fn is_too_much(spans: &Spans<'_>) -> bool {
+    spans.totals().1 > spans.bound()
+}
+
+/// Gives memory back to the kernel until no more than `bound` says is kept. Whether it gave any.
+pub fn give_back(bound: fn(&Spans<'static>) -> usize) {
+    let _returning = RETURNS.lock();
+    loop {
+        let mut arena = ARENA.lock();
+        let bound = bound(&arena.spans);
+        let Some(range) = arena.spans.excess(bound) else {
+            return;
+        };
+        drop(arena);
+        sys::give_back(range.start, range.len);
+        ARENA.lock().spans.returned(range);
+    }
+}
+
+/// Memory for a large object, or a small one for which there is no class: its address, and whether it reads as zeros.
+pub fn take_large(bytes: usize, align: usize) -> Option<(usize, bool)> {
+    if bytes > REQUEST_MAX || align > REQUEST_MAX {
+        return None;
+    }
+    let units = bytes.div_ceil(UNIT).max(1);
+    if units <= SPAN_UNITS
+        && align <= SPAN
+        && let Some((unit, is_zero)) = take_units(units, (align / UNIT).max(1))
+    {
+        return Some((HOT.base.load(Relaxed) + unit as usize * UNIT, is_zero));
+    }
+    Some((take_mapping(units * UNIT, align)?, true))
+}
+
+fn take_mapping(len: usize, align: usize) -> Option<usize> {
+    let mut start = if align <= PAGE_MIN {
+        sys::map_memory(len)?
+    } else {
+        let all = len.checked_add(align)?;
+        let first = sys::map_memory(all)?;
+        let start = first.next_multiple_of(align);
+        if start > first {
+            sys::unmap(first, start - first);
+        }
+        if first + all > start + len {
+            sys::unmap(start + len, first + all - start - len);
+        }
+        start
+    };
+    let mut mappings = MAPPINGS.lock();
+    if make_room(&mut mappings) {
+        mappings.insert(Mapping { start, len });
+    } else {
+        drop(mappings);
+        sys::unmap(core::mem::take(&mut start), len);
+    }
+    (start != 0).then_some(start)
+}
+
+/// Makes the table larger if it is too full for one more.
+fn make_room(mappings: &mut Mappings<'static>) -> bool {
+    let Some(places) = mappings.needs() else {
+        return true;
+    };
+    let Some(start) = sys::map_memory(places * size_of::<Mapping>()) else {
+        return false;
+    };
+    // SAFETY: new memory, zeros, for this alone.
+    let table = unsafe { slice::from_raw_parts_mut(start as *mut Mapping, places) };
+    let old = mappings.move_to(table);
+    if !old.is_empty() {
+        sys::unmap(old.as_ptr() as usize, size_of_val(old));
+    }
+    true
+}
+
+/// Takes back a large object.
+pub fn release_large(address: usize) {
+    let result = if unit_of(address).is_some() {
+        let mut arena = ARENA.lock();
+        let released = arena.spans.release(address);
+        let is_over = is_too_much(&arena.spans);
+        drop(arena);
+        if is_over {
+            give_back(Spans::bound);
+        }
+        released.map(drop)
+    } else {
+        let removed = MAPPINGS.lock().remove(address);
+        removed
+            .map(|len| sys::unmap(address, len))
+            .ok_or(Fault::Unknown(address))
+    };
+    if let Err(fault) = result {
+        report::fault("free", fault);
+    }
+}
+
+/// Bytes of a large object.
+pub fn large_len(call: &str, address: usize) -> usize {
+    let result = match unit_of(address) {
+        Some(_) => ARENA.lock().spans.len(address).map(|units| units * UNIT),
+        None => MAPPINGS.lock().find(address).ok_or(Fault::Unknown(address)),
+    };
+    result.unwrap_or_else(|fault| report::fault(call, fault))
+}
+
+/// Makes a large object, which stays one, longer or shorter without a copy: its address. `None`: it has to be copied.
+pub fn resize_large(address: usize, bytes: usize) -> Option<usize> {
+    let wanted = bytes.div_ceil(UNIT);
+    if unit_of(address).is_some() {
+        if wanted > SPAN_UNITS {
+            return None;
+        }
+        let mut arena = ARENA.lock();
+        let resized = arena.spans.resize(address, wanted);
+        let is_over = is_too_much(&arena.spans);
+        drop(arena);
+        if is_over {
+            give_back(Spans::bound);
+        }
+        return matches!(resized, Ok(true)).then_some(address);
+    }
+    // A smaller one has room in the arena.
+    if wanted <= SPAN_UNITS || bytes > REQUEST_MAX {
+        return None;
+    }
+    // The lock is held: another thread may get the old address as soon as the mapping has left it.
+    let mut mappings = MAPPINGS.lock();
+    let old = mappings.find(address)?;
+    let start = sys::remap(address, old, wanted * UNIT)?;
+    mappings.remove(address);
+    let len = wanted * UNIT;
+    mappings.insert(Mapping { start, len });
+    Some(start)
+}
+
+/// What is where, in bytes.
+#[derive(Default)]
+pub struct Totals {
+    /// Of slabs: what they gave out, to programs, magazines and depots.
+    pub small: usize,
+    /// Of slabs: all.
+    pub slabs: usize,
+    /// In units that are in use.
+    pub used: usize,
+    /// In units that are kept.
+    pub kept: usize,
+    /// Number of mappings.
+    pub mappings: usize,
+    /// In mappings.
+    pub mapped: usize,
+}
+
+/// See [`Totals`].
+pub fn totals() -> Totals {
+    let mut totals = Totals::default();
+    for (class, lock) in LOCKS.iter().enumerate().skip(1) {
+        let held = lock.lock();
+        totals.small += held.out() * windlass_slab::size(class);
+        totals.slabs += held.slabs() * units(class) * UNIT;
+    }
+    let (used, kept, _) = ARENA.lock().spans.totals();
+    (totals.used, totals.kept) = (used * UNIT, kept * UNIT);
+    (totals.mappings, totals.mapped) = MAPPINGS.lock().totals();
+    totals
+}
+
+/// Takes every lock, before a fork.
+pub fn hold_all() {
+    LOCKS.iter().for_each(Lock::hold);
+    RETURNS.hold();
+    ARENA.hold();
+    MAPPINGS.hold();
+}
+
+/// Ends [`hold_all`], in parent and child.
+pub fn release_all() {
+    MAPPINGS.release();
+    ARENA.release();
+    RETURNS.release();
+    LOCKS.iter().for_each(Lock::release);
+}

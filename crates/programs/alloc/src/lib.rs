@@ -1,0 +1,52 @@
+#![no_std]
+//! `libwindlass_alloc.so`: malloc's family for unmodified programs.
+//!
+//! # Purpose
+//! Loaded by `LD_PRELOAD` (`windlass run --alloc`), it replaces the C library's malloc, C++'s new and delete, and everything beside them.
+//!
+//! # Where it sits
+//! ```text
+//!   program -> calls, operators    the names of C and C++; the fast paths
+//!              cache               a thread's magazines: refill, flush, adoption
+//!              heap                arena, classes, runs, mappings, each under its lock -> windlass-slab
+//!              process             start, thread exit, fork
+//!              report              a sentence and an abort
+//!              lock, sys, arch     futex locks, system calls, the thread's pointer
+//! ```
+//!
+//! # Model
+//! A thread's cache has a magazine for each class: an array of addresses outside the objects. `malloc` pops, `free` pushes, and neither
+//! touches the object. `free` finds the class in one byte of a map with an entry for each 64 KiB of the arena. Every other case (an empty
+//! magazine, a full one, no cache yet, a large object, a strange address) fails one of the tests that are there anyway, and takes a
+//! slow path: [`cache::EMPTY`] is a cache whose magazines are empty and full.
+//!
+//! # Ownership and lifetime
+//! A cache is its thread's. The destructor of a pthread key flushes it and puts it on a list, from which the next thread takes it; the thread
+//! has [`cache::DEAD`] from then on and works without a cache. After fork the child adopts what the other threads' caches hold, one for each new thread.
+//!
+//! # Synchronization
+//! Locks, in their order: the list of caches, one of each class (one at a time; all, ascending, in fork), returns to the kernel, spans, mappings.
+//! Nothing is called under a lock but the kernel. `top` of a magazine is lowered before its objects are flushed and raised after they
+//! were filled in: a fork in between loses objects and never doubles them.
+//!
+//! # Failure modes
+//! Without memory the calls return NULL and ENOMEM, and nothing has changed. A wrong address is a sentence on stderr and an abort. An arena
+//! that is refused is halved down to 1 GiB; without one, every object is a mapping.
+//!
+//! # Not done
+//! Sampling, the status file, debugging words, object caches, huge pages. malloc inside a signal handler is undefined, as everywhere.
+
+extern crate std;
+
+#[cfg_attr(target_arch = "aarch64", path = "arch/aarch64.rs")]
+#[cfg_attr(target_arch = "x86_64", path = "arch/x86_64.rs")]
+mod arch;
+mod cache;
+mod calls;
+mod figures;
+mod heap;
+mod lock;
+mod operators;
+mod process;
+mod report;
+mod sys;

@@ -1,0 +1,86 @@
+//! A lock that sleeps in a futex, needs no memory and can be held across fork.
+
+use core::cell::UnsafeCell;
+use core::hint::spin_loop;
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicU32, Ordering::*};
+
+use crate::sys;
+
+const FREE: u32 = 0;
+const HELD: u32 = 1;
+/// Held, and somebody may sleep.
+const CONTENDED: u32 = 2;
+/// Looks before the first sleep: sections take some hundred nanoseconds.
+const SPINS: u32 = 100;
+
+/// A value under a lock.
+pub struct Lock<T> {
+    word: AtomicU32,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the value is reached by the holder of the lock alone.
+unsafe impl<T> Sync for Lock<T> {}
+
+/// The lock is held as long as this lives.
+pub struct Held<'a, T>(&'a Lock<T>);
+
+impl<T> Lock<T> {
+    /// A free lock.
+    pub const fn new(value: T) -> Self {
+        Self {
+            word: AtomicU32::new(FREE),
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    /// Waits for the lock.
+    pub fn lock(&self) -> Held<'_, T> {
+        self.hold();
+        Held(self)
+    }
+
+    /// Waits for the lock, which [`Lock::release`] ends.
+    pub fn hold(&self) {
+        let free = |to| self.word.compare_exchange(FREE, to, Acquire, Relaxed);
+        for _ in 0..SPINS {
+            if free(HELD).is_ok() {
+                return;
+            }
+            spin_loop();
+        }
+        while self.word.swap(CONTENDED, Acquire) != FREE {
+            sys::wait(&self.word, CONTENDED);
+        }
+    }
+
+    /// Ends what [`Lock::hold`] began; in the child of a fork, too.
+    pub fn release(&self) {
+        if self.word.swap(FREE, Release) == CONTENDED {
+            sys::wake(&self.word);
+        }
+    }
+}
+
+impl<T> Deref for Held<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: the lock is held.
+        unsafe { &*self.0.value.get() }
+    }
+}
+
+impl<T> DerefMut for Held<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: the lock is held, by this alone.
+        unsafe { &mut *self.0.value.get() }
+    }
+}
+
+impl<T> Drop for Held<'_, T> {
+    fn drop(&mut self) {
+        self.0.release();
+    }
+}

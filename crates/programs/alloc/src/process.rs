@@ -1,0 +1,74 @@
+//! The start of the process, the end of a thread, and fork.
+
+use core::ffi::c_void;
+use core::ptr;
+use core::sync::atomic::{AtomicU32, Ordering::*};
+
+use std::boxed::Box;
+
+use crate::cache::{self, Cache, DEAD, EMPTY};
+use crate::heap;
+use crate::report;
+
+/// No key yet.
+const NONE: u32 = u32::MAX;
+static KEY: AtomicU32 = AtomicU32::new(NONE);
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn() = start;
+
+/// Runs before the program's constructors. What allocates earlier is the first thread, which needs nothing of this.
+extern "C" fn start() {
+    // A closure without captures: nothing is allocated.
+    std::panic::set_hook(Box::new(|_| {
+        report::die(format_args!("a bug in the allocator"))
+    }));
+    let mut key = 0;
+    // SAFETY: the destructor stays loaded.
+    if unsafe { libc::pthread_key_create(&mut key, Some(thread_ends)) } == 0 {
+        KEY.store(key, Release);
+    }
+    // SAFETY: the handlers stay loaded.
+    unsafe {
+        libc::pthread_atfork(
+            Some(before_fork),
+            Some(after_fork_parent),
+            Some(after_fork_child),
+        )
+    };
+    let cache = cache::current();
+    if !ptr::eq(cache, &EMPTY) && !ptr::eq(cache, &DEAD) {
+        thread_begins(cache);
+    }
+}
+
+/// Sees to it that [`thread_ends`] is called for this thread. May allocate.
+pub fn thread_begins(cache: &'static Cache) {
+    let key = KEY.load(Acquire);
+    if key != NONE {
+        // SAFETY: a key of ours; the value is for our destructor.
+        unsafe { libc::pthread_setspecific(key, ptr::from_ref(cache).cast()) };
+    }
+}
+
+unsafe extern "C" fn thread_ends(cache: *mut c_void) {
+    // SAFETY: what `thread_begins` left: a cache, which is never unmapped.
+    let cache = unsafe { &*cache.cast::<Cache>() };
+    cache.retire();
+}
+
+unsafe extern "C" fn before_fork() {
+    cache::hold_all();
+    heap::hold_all();
+}
+
+unsafe extern "C" fn after_fork_parent() {
+    heap::release_all();
+    cache::release_all(false);
+}
+
+unsafe extern "C" fn after_fork_child() {
+    heap::release_all();
+    cache::release_all(true);
+}

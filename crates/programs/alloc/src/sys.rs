@@ -1,0 +1,101 @@
+//! The kernel's calls. None of them touches `errno`.
+
+use core::sync::atomic::AtomicU32;
+
+use crate::arch::call;
+
+const READ_WRITE: usize = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+
+/// The address that a mapping call returned.
+fn address(result: isize) -> Option<usize> {
+    // A negative number is an errno.
+    usize::try_from(result).ok()
+}
+
+fn map(len: usize, protection: usize, flags: i32) -> Option<usize> {
+    let arguments = [0, len, protection, flags as usize, usize::MAX, 0];
+    // SAFETY: a new mapping, at an address that the kernel chooses.
+    address(unsafe { call(libc::SYS_mmap, arguments) })
+}
+
+/// New memory that reads as zeros.
+pub fn map_memory(len: usize) -> Option<usize> {
+    map(len, READ_WRITE, ANONYMOUS)
+}
+
+/// Addresses that nobody may touch.
+pub fn reserve(len: usize) -> Option<usize> {
+    map(
+        len,
+        libc::PROT_NONE as usize,
+        ANONYMOUS | libc::MAP_NORESERVE,
+    )
+}
+
+/// Makes a part of what was reserved usable; it reads as zeros.
+pub fn make_usable(start: usize, len: usize) -> bool {
+    let arguments = [start, len, READ_WRITE, 0, 0, 0];
+    // SAFETY: a part of a reservation of ours.
+    unsafe { call(libc::SYS_mprotect, arguments) == 0 }
+}
+
+/// Gives memory back to the kernel; the addresses stay ours and read as zeros.
+pub fn give_back(start: usize, len: usize) {
+    let arguments = [start, len, libc::MADV_DONTNEED as usize, 0, 0, 0];
+    // SAFETY: memory of ours in which nobody has anything.
+    unsafe { call(libc::SYS_madvise, arguments) };
+}
+
+/// Removes a mapping. Where the kernel would have to split one of its areas and may not, the memory goes and the addresses stay.
+pub fn unmap(start: usize, len: usize) {
+    // SAFETY: a mapping of ours in which nobody has anything.
+    if unsafe { call(libc::SYS_munmap, [start, len, 0, 0, 0, 0]) } != 0 {
+        give_back(start, len);
+    }
+}
+
+/// Makes a mapping longer or shorter, elsewhere if need be. Its address.
+pub fn remap(start: usize, old: usize, len: usize) -> Option<usize> {
+    let arguments = [start, old, len, libc::MREMAP_MAYMOVE as usize, 0, 0];
+    // SAFETY: a mapping of ours, whose owner asks for it.
+    address(unsafe { call(libc::SYS_mremap, arguments) })
+}
+
+/// Sleeps while the word is `value`.
+pub fn wait(word: &AtomicU32, value: u32) {
+    let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+    let arguments = [
+        word.as_ptr() as usize,
+        operation as usize,
+        value as usize,
+        0,
+        0,
+        0,
+    ];
+    // SAFETY: the word outlives the call.
+    unsafe { call(libc::SYS_futex, arguments) };
+}
+
+/// Wakes one thread that sleeps at the word.
+pub fn wake(word: &AtomicU32) {
+    let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+    let arguments = [word.as_ptr() as usize, operation as usize, 1, 0, 0, 0];
+    // SAFETY: an address to look up.
+    unsafe { call(libc::SYS_futex, arguments) };
+}
+
+/// Writes to stderr, as far as that takes it.
+pub fn complain(text: &[u8]) {
+    let arguments = [2, text.as_ptr() as usize, text.len(), 0, 0, 0];
+    // SAFETY: reads the text.
+    unsafe { call(libc::SYS_write, arguments) };
+}
+
+/// Sets `errno`.
+pub fn set_errno(errno: i32) {
+    // SAFETY: the thread's own `errno`.
+    let place = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    unsafe { *place = errno };
+}

@@ -1,0 +1,310 @@
+//! C, C++ and real programs under the library.
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+const ABORTED: i32 = 6;
+
+fn library() -> PathBuf {
+    let test = std::env::current_exe().expect("the test's own path");
+    // Beside the test, not above it: `cargo test` builds it there only.
+    let library = test.with_file_name("libwindlass_alloc.so");
+    assert!(library.exists(), "{} was not built", library.display());
+    library
+}
+
+fn scratch(name: &str) -> PathBuf {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("alloc");
+    fs::create_dir_all(&place).expect("a directory for programs");
+    place.join(format!("{name}-{}-{number}", std::process::id()))
+}
+
+fn is_installed(test: &str, program: &str) -> bool {
+    let found = Command::new(program).arg("--version").output().is_ok();
+    if !found {
+        println!("skipped: {test}: {program} is not installed");
+    }
+    found
+}
+
+/// Compiles a source of `programs` with this compiler; the binary's path.
+fn compile(compiler: &str, source: &str) -> PathBuf {
+    let binary = scratch(source);
+    let status = Command::new(compiler)
+        .args(["-w", "-O1", "-pthread", "-o"])
+        .arg(&binary)
+        .arg(
+            Path::new(env!("CARGO_MANIFEST_DIR"))
+                .join("tests/programs")
+                .join(source),
+        )
+        .status()
+        .expect("a compiler");
+    assert!(status.success(), "{source} does not compile");
+    binary
+}
+
+/// The program of `programs/alloc.c`.
+fn calls() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| compile("cc", "alloc.c"))
+}
+
+fn output(mut command: Command, preload: bool) -> Output {
+    command.stdin(Stdio::null());
+    if preload {
+        command.env("LD_PRELOAD", library());
+    }
+    command.output().expect("the program starts")
+}
+
+fn text(output: &Output) -> String {
+    let all = [output.stdout.as_slice(), &output.stderr].concat();
+    String::from_utf8_lossy(&all).into_owned()
+}
+
+/// Runs the program of `alloc.c` under the library; it must be content.
+fn passes(what: &str) {
+    let mut command = Command::new(calls());
+    command.arg(what);
+    let output = output(command, true);
+    assert!(
+        output.status.success(),
+        "{what}: {:?} {}",
+        output.status,
+        text(&output)
+    );
+}
+
+/// Runs without and with the library and compares.
+fn same(make: impl Fn() -> Command) -> String {
+    let (plain, ours) = (output(make(), false), output(make(), true));
+    assert_eq!(text(&plain), text(&ours));
+    assert_eq!(plain.status, ours.status);
+    text(&ours)
+}
+
+fn script(program: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    command.args(arguments);
+    command
+}
+
+/// Eight threads allocate, resize and free objects of all sizes, their own and each other's: no two overlap, and contents stay.
+#[test]
+fn contents_stay_whole() {
+    passes("threads");
+}
+
+/// 20,000 threads that are made and joined leave less than 16 MiB.
+#[test]
+fn short_threads_leave_little() {
+    passes("short-threads");
+}
+
+/// 300 forks under four allocating threads: the child allocates and makes threads. And vfork, posix_spawn.
+#[test]
+fn children_allocate() {
+    passes("forks");
+}
+
+/// Every call: results, alignments, errno, sizes near SIZE_MAX, growing and shrinking.
+#[test]
+fn calls_do_what_their_pages_say() {
+    passes("calls");
+}
+
+/// mallinfo2 agrees with what the program has, to the byte.
+#[test]
+fn figures_are_true() {
+    passes("figures");
+}
+
+/// A gigabyte in small, middle and large objects has been given back when the last free returns.
+#[test]
+fn a_freed_gigabyte_goes_back() {
+    passes("gigabyte");
+}
+
+/// Without memory calls return NULL and ENOMEM, and what there is stays.
+#[test]
+fn out_of_memory_changes_nothing() {
+    passes("limited");
+}
+
+/// Destructors after the library's own, pthread_exit, exit handlers, and every descriptor closed.
+#[test]
+fn the_end_is_quiet() {
+    passes("ends");
+}
+
+/// The same calls where the arena has to be small, and where there is none.
+#[test]
+fn a_small_address_space_suffices() {
+    for (what, limit_kib) in [
+        ("calls", 3_000_000),
+        ("threads", 3_000_000),
+        ("threads", 900_000),
+    ] {
+        let line = format!(
+            "ulimit -v {limit_kib}; LD_PRELOAD={} exec {} {what}",
+            library().display(),
+            calls().display()
+        );
+        let output = output(script("bash", &["-c", &line]), false);
+        assert!(
+            output.status.success(),
+            "{what} in {limit_kib}: {}",
+            text(&output)
+        );
+    }
+}
+
+/// Each wrong address gets its sentence and an abort.
+#[test]
+fn wrong_addresses_are_named() {
+    let (twice, start, nothing) = (
+        "already freed",
+        "not the start of an allocation",
+        "nothing is allocated there",
+    );
+    for (what, call, sentence) in [
+        ("twice", "free", twice),
+        ("twice-apart", "free", twice),
+        ("unaligned", "free", start),
+        ("interior", "free", start),
+        ("stack", "free", nothing),
+        ("run-interior", "free", start),
+        ("run-twice", "free", nothing),
+        ("mapping-interior", "free", nothing),
+        ("mapping-twice", "free", nothing),
+        ("realloc", "realloc", nothing),
+    ] {
+        let output = output(
+            script(calls().to_str().expect("a plain path"), &["wrong", what]),
+            true,
+        );
+        let said = text(&output);
+        assert_eq!(output.status.signal(), Some(ABORTED), "{what}: {said}");
+        assert!(
+            said.starts_with(&format!("windlass: {call}(0x")),
+            "{what}: {said}"
+        );
+        assert!(
+            said.ends_with(&format!("): {sentence}\n")),
+            "{what}: {said}"
+        );
+    }
+}
+
+/// C++: every operator, bad_alloc, the new-handler, containers and exceptions.
+#[test]
+fn operators_do_what_the_standard_says() {
+    if is_installed("operators_do_what_the_standard_says", "c++") {
+        let program = compile("c++", "operators.cpp");
+        same(|| Command::new(&program));
+    }
+}
+
+/// A shell with pipes, subshells and many variables.
+#[test]
+fn bash_runs_the_same() {
+    let line = "for i in {1..20000}; do a[i]=$i$i; done; echo ${#a[@]} ${a[777]}; \
+                for i in 1 2 3; do (echo $i | tr 1 x) ; done; x=$(printf '%0100000d' 7); echo ${#x}; exit 3";
+    same(|| script("bash", &["-c", line]));
+}
+
+/// Perl's hashes, sorts and regular expressions.
+#[test]
+fn perl_runs_the_same() {
+    if is_installed("perl_runs_the_same", "perl") {
+        let line = "my %h; $h{$_ * 7919 % 100003} = 'v' x ($_ % 50) for 1..100000; my $s = join ',', map { \"$_=$h{$_}\" } sort keys %h; \
+                    $s =~ s/v+/w/g; print length($s), substr($s, 5000, 60), qq(\\n)";
+        same(|| script("perl", &["-e", line]));
+    }
+}
+
+/// Python with malloc beneath every object: threads, subprocesses, json, forks.
+#[test]
+fn python_runs_the_same() {
+    if !is_installed("python_runs_the_same", "python3") {
+        return;
+    }
+    let line = "import json, threading, subprocess, os, hashlib, sys
+data = {str(i): list(range(i % 40)) for i in range(20000)}
+out = [None] * 4
+def work(at): out[at] = hashlib.md5(json.dumps(json.loads(json.dumps(data))).encode()).hexdigest()
+threads = [threading.Thread(target=work, args=(at,)) for at in range(4)]
+[t.start() for t in threads]; [t.join() for t in threads]
+print(out, subprocess.run(['echo', 'child'], capture_output=True, text=True).stdout)
+sys.stdout.flush()
+if os.fork() == 0: print(len(bytearray(50 << 20))); sys.stdout.flush(); os._exit(0)
+print(os.wait()[1])";
+    same(|| {
+        let mut command = script("python3", &["-c", line]);
+        command.env("PYTHONMALLOC", "malloc");
+        command
+    });
+}
+
+/// A compiler makes the same object.
+#[test]
+fn a_compiler_compiles_the_same() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/alloc.c");
+    let line = format!("cc -w -O2 -S -o - {} | cksum", source.display());
+    same(|| script("bash", &["-c", &line]));
+}
+
+/// redis: data of many kinds, a fork that saves, and a restart that loads.
+#[test]
+fn redis_answers_the_same() {
+    let name = "redis_answers_the_same";
+    if !is_installed(name, "redis-server") || !is_installed(name, "redis-cli") {
+        return;
+    }
+    let directory = scratch("redis");
+    fs::create_dir_all(&directory).expect("a directory for redis");
+    let line = r#"cd "$0"; rm -f dump.rdb
+        cli() { redis-cli -s socket "$@"; }
+        start() { redis-server --port 0 --unixsocket "$0/socket" --save '' --dir "$0" >log 2>&1 & server=$!
+            until cli ping >/dev/null 2>&1; do kill -0 $server || exit 1; done; }
+        start "$0"
+        for i in $(seq 2000); do echo "set k$i $(printf "%0$((i % 300))d" $i)"; echo "lpush l $i"; echo "hset h f$i $i"; echo "zadd z $i m$i"; done | cli | sort | uniq -c
+        cli eval 'local t = {} for i = 1, 1000 do t[i] = redis.call("get", "k" .. i) end return #table.concat(t)' 0
+        cli save; cli bgsave; until [ "$(cli info persistence | grep -c rdb_bgsave_in_progress:0)" = 1 ]; do :; done
+        cli shutdown nosave; wait $server; echo $?
+        start "$0"; cli dbsize; cli lrange l 0 5; cli get k1234; cli shutdown nosave; wait $server; echo $?"#;
+    let directory = directory.to_str().expect("a plain path");
+    let said = same(|| script("bash", &["-c", line, directory]));
+    assert!(said.ends_with("\n0\n"), "{said}");
+}
+
+/// valgrind: its own allocator in our place, and ours under it.
+#[test]
+fn valgrind_runs_programs() {
+    if !is_installed("valgrind_runs_programs", "valgrind") {
+        return;
+    }
+    for synonym in ["somalloc=libwindlass_alloc.so", "somalloc=none"] {
+        let line = format!(
+            "LD_PRELOAD={} exec valgrind -q --error-exitcode=9 --soname-synonyms={synonym} {} figures",
+            library().display(),
+            calls().display()
+        );
+        let output = output(script("bash", &["-c", &line]), false);
+        // valgrind's own allocator has no figures.
+        let expected = if synonym.ends_with(".so") { 1 } else { 0 };
+        assert_eq!(
+            output.status.code(),
+            Some(expected),
+            "{synonym}: {}",
+            text(&output)
+        );
+    }
+}
