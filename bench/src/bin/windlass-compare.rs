@@ -8,8 +8,8 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use windlass_bench::compare::peers::Plug;
 use windlass_bench::compare::{
-    capacity, capture, cni, firewall, framed, gap, idle, neighbour, overlay, overload, peers, rate,
-    registry, segments, sockets, spray, stop, tap, tunnel, uplink, vhost, workers,
+    alloc, capacity, capture, cni, firewall, framed, gap, idle, neighbour, overlay, overload,
+    peers, rate, registry, segments, sockets, spray, stop, tap, tunnel, uplink, vhost, workers,
 };
 
 /// Measures windlass beside named peers, in turns, and prints both sides with their spread.
@@ -52,6 +52,8 @@ enum What {
     Tap(tap::Options),
     /// Processor time of an idle daemon
     Idle(idle::Options),
+    /// malloc and free: empty functions, glibc, jemalloc, tcmalloc, windlass
+    Alloc(alloc::Options),
     /// Memory of the daemon with VNICs, flows and tracked connections
     Capacity(capacity::Options),
     /// Sources that do not stop by themselves, far beyond the capacity
@@ -105,6 +107,7 @@ fn run(options: Options) -> Result<()> {
         What::Capture(options) => capture::run(&options, &programs, json),
         What::Tap(options) => tap::run_all(&options, &programs, json),
         What::Idle(options) => idle::run(&options, &programs),
+        What::Alloc(options) => alloc::run(&options, &programs, json),
         What::Capacity(options) => capacity::run(&options, &programs, json),
         What::Overload(options) => overload::run(&options, &programs, json),
         What::Overlay(options) => overlay::run(&options, json),

@@ -10,6 +10,7 @@
 //! Whatever was started is ended by its process id and waited for, and every setting of the host is put back, when a
 //! run ends, fails, or is interrupted ([`stop`]).
 
+pub mod alloc;
 pub mod capacity;
 pub mod capture;
 pub mod child;

@@ -202,6 +202,10 @@ static EXAMPLES: &[(&str, &[Example])] = &[
                 "windlass run --check redis-server",
             ),
             (
+                "With windlass's allocator, too:",
+                "windlass run --alloc -- redis-server",
+            ),
+            (
                 "What its connections did, on stderr at its end:",
                 "windlass run -v -- redis-benchmark",
             ),

@@ -82,7 +82,16 @@ pub static EMPTY: Cache = Cache::nothing();
 pub static DEAD: Cache = Cache::nothing();
 
 /// Every cache that was ever made.
-static ALL: Lock<AtomicPtr<Cache>> = Lock::new(AtomicPtr::new(ptr::null_mut()));
+struct All {
+    first: AtomicPtr<Cache>,
+    /// How many have no thread.
+    spare: usize,
+}
+
+static ALL: Lock<All> = Lock::new(All {
+    first: AtomicPtr::new(ptr::null_mut()),
+    spare: 0,
+});
 /// The sum of all limits times sizes.
 static CACHED: AtomicUsize = AtomicUsize::new(0);
 
@@ -253,7 +262,8 @@ impl Cache {
         CACHED.fetch_sub(self.limits().bytes(), Relaxed);
         self.limits().reset();
         (1..CLASSES).for_each(|class| self.publish(class));
-        let _all = ALL.lock();
+        let mut all = ALL.lock();
+        all.spare += 1;
         self.state.store(FREE, Relaxed);
     }
 }
@@ -285,9 +295,11 @@ fn each(first: &AtomicPtr<Cache>, mut look: impl FnMut(&'static Cache)) {
 
 /// A cache that has no thread: one with contents first.
 fn adopt() -> Option<&'static Cache> {
-    let all = ALL.lock();
+    let mut all = ALL.lock();
+    // A program of many threads does not look through all of their caches for each.
+    all.spare = all.spare.checked_sub(1)?;
     let mut best: Option<&Cache> = None;
-    each(&all, |cache| {
+    each(&all.first, |cache| {
         let better = best.map_or(LIVE, |best| best.state.load(Relaxed));
         if cache.state.load(Relaxed) > better {
             best = Some(cache);
@@ -309,8 +321,8 @@ fn make() -> Option<&'static Cache> {
         cache.magazines[class].limit.store(bottom, Relaxed);
     }
     let all = ALL.lock();
-    cache.next.store(all.load(Relaxed), Relaxed);
-    all.store(ptr::from_ref(cache).cast_mut(), Relaxed);
+    cache.next.store(all.first.load(Relaxed), Relaxed);
+    all.first.store(ptr::from_ref(cache).cast_mut(), Relaxed);
     Some(cache)
 }
 
@@ -318,7 +330,7 @@ fn make() -> Option<&'static Cache> {
 pub fn bytes() -> usize {
     let all = ALL.lock();
     let mut bytes = 0;
-    each(&all, |cache| bytes += cache.bytes());
+    each(&all.first, |cache| bytes += cache.bytes());
     bytes
 }
 
@@ -332,13 +344,16 @@ pub fn release_all(is_child: bool) {
     if is_child {
         // The lock is this thread's since `hold_all`.
         ALL.release();
-        let all = ALL.lock();
+        let mut all = ALL.lock();
         let own = current();
-        each(&all, |cache| {
+        let mut orphans = 0;
+        each(&all.first, |cache| {
             if cache.state.load(Relaxed) == LIVE && !ptr::eq(cache, own) {
                 cache.state.store(ORPHAN, Relaxed);
+                orphans += 1;
             }
         });
+        all.spare += orphans;
         return;
     }
     ALL.release();

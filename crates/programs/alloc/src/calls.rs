@@ -107,16 +107,17 @@ pub fn take(bytes: usize) -> *mut c_void {
 
 /// An object of a class; 0: no memory in the arena.
 fn take_small(class: usize) -> usize {
-    let magazine = cache::current().magazine(class * 16);
+    // First: a cache that was adopted just now may have what is asked for.
+    let Some(cache) = cache::own() else {
+        let mut one = [0];
+        heap::refill(class, &mut one);
+        return one[0];
+    };
+    let magazine = cache.magazine(class * 16);
     let top = magazine.top.load(Relaxed);
-    match (slot(top).load(Relaxed), cache::own()) {
-        (0, Some(cache)) => cache.refill(class),
-        (0, None) => {
-            let mut one = [0];
-            heap::refill(class, &mut one);
-            one[0]
-        }
-        (object, _) => {
+    match slot(top).load(Relaxed) {
+        0 => cache.refill(class),
+        object => {
             magazine.top.store(top.wrapping_sub(1), Relaxed);
             object
         }

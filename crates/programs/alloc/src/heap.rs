@@ -14,7 +14,7 @@ use crate::sys;
 
 /// The largest arena, and the smallest that is tried.
 const ARENA_MAX: usize = 1 << 40;
-const ARENA_MIN: usize = 1 << 30;
+const ARENA_MIN: usize = 64 << 20;
 /// Spans that become usable at once.
 const STEP: usize = 4;
 /// A larger alignment than this one is no mapping's by itself.
@@ -94,7 +94,9 @@ impl Arena {
 
     /// Finds addresses for the arena and its tables, as many as there are.
     fn reserve(&mut self) -> bool {
-        let mut len = ARENA_MAX;
+        // Of a limited address space half is left for large objects, stacks and whatever else is mapped.
+        let half = sys::address_space().unwrap_or(usize::MAX) / 2;
+        let mut len = ARENA_MAX.min(half / SPAN * SPAN);
         while len >= ARENA_MIN {
             if let Some(arena) = sys::reserve(len + SPAN) {
                 if let Some(tables) = sys::reserve(Tables::of(len / SPAN).end()) {
@@ -109,7 +111,7 @@ impl Arena {
                 }
                 sys::unmap(arena, len + SPAN);
             }
-            len /= 2;
+            len = len / 2 / SPAN * SPAN;
         }
         false
     }

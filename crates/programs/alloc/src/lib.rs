@@ -31,7 +31,7 @@
 //!
 //! # Failure modes
 //! Without memory the calls return NULL and ENOMEM, and nothing has changed. A wrong address is a sentence on stderr and an abort. An arena
-//! that is refused is halved down to 1 GiB; without one, every object is a mapping.
+//! that is refused is halved down to 64 MiB; without one, every object is a mapping.
 //!
 //! # Not done
 //! Sampling, the status file, debugging words, object caches, huge pages. malloc inside a signal handler is undefined, as everywhere.

@@ -62,6 +62,18 @@ pub fn remap(start: usize, old: usize, len: usize) -> Option<usize> {
     address(unsafe { call(libc::SYS_mremap, arguments) })
 }
 
+/// The limit of the address space (`ulimit -v`), if there is one.
+pub fn address_space() -> Option<usize> {
+    let mut limit = libc::rlimit {
+        rlim_cur: libc::RLIM_INFINITY,
+        rlim_max: libc::RLIM_INFINITY,
+    };
+    let (resource, old) = (libc::RLIMIT_AS as usize, &raw mut limit as usize);
+    // SAFETY: writes the limit.
+    unsafe { call(libc::SYS_prlimit64, [0, resource, 0, old, 0, 0]) };
+    (limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur as usize)
+}
+
 /// Sleeps while the word is `value`.
 pub fn wait(word: &AtomicU32, value: u32) {
     let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
