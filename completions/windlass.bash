@@ -3000,7 +3000,7 @@ _windlass() {
             return 0
             ;;
         windlass__subcmd__run)
-            opts="-v -j -p -o -H -h --spin --share --unix --no-unix --verbose --check --library --json --parsable --output --no-header --no-color --timeout --socket --help"
+            opts="-v -j -p -o -H -h --spin --share --unix --no-unix --alloc --verbose --check --library --json --parsable --output --no-header --no-color --timeout --socket --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -146,29 +146,61 @@ static void *until_stop(void *seed) {
     while (!stop) {
         void **slot = &live[next(&r) % 64];
         free(*slot);
-        CHECK(*slot = malloc(next(&r) % 5000));
+        CHECK(*slot = malloc(next(&r) % 40000));
     }
     for (int i = 0; i < 64; i++) free(live[i]);
     return 0;
 }
 
+// What the cache of a thread holds that a fork leaves behind goes to the child's next thread.
+static void *freed_last;
+static pthread_barrier_t barrier;
+static void *frees_and_waits(void *unused) {
+    freed_last = malloc(64);
+    free(freed_last);
+    pthread_barrier_wait(&barrier);
+    pthread_barrier_wait(&barrier);
+    return unused;
+}
+static void *takes_it(void *unused) {
+    void *p = malloc(64);
+    if (p != freed_last) _exit(4);
+    return unused;
+}
+static void inherits(void) {
+    pthread_t thread;
+    int status;
+    pthread_barrier_init(&barrier, 0, 2);
+    pthread_create(&thread, 0, frees_and_waits, 0);
+    pthread_barrier_wait(&barrier);
+    pid_t child = fork();
+    if (child == 0) {
+        pthread_create(&thread, 0, takes_it, 0);
+        pthread_join(thread, 0);
+        _exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    pthread_barrier_wait(&barrier);
+    pthread_join(thread, 0);
+}
+
 static void forks(void) {
+    inherits();
     pthread_t all[4];
     for (uintptr_t i = 0; i < 4; i++) pthread_create(&all[i], 0, until_stop, (void *)(i + 1));
     for (int i = 0; i < 300; i++) {
         pid_t child = fork();
         CHECK(child >= 0);
         if (child == 0) {
-            pthread_t thread;
             alarm(30);
             a_little(0);
             rounds = 100;
             memset(shared, 0, sizeof shared);
-            for (int k = 0; k < 3; k++) {
-                if (pthread_create(&thread, 0, random_calls, (void *)(uintptr_t)(i + 1))) _exit(2);
-                pthread_join(thread, 0);
-            }
+            // More of them than caches that were left behind.
+            pthread_t some[6];
+            for (int k = 0; k < 6; k++) if (pthread_create(&some[k], 0, random_calls, (void *)(uintptr_t)(i + k + 1))) _exit(2);
             random_calls((void *)(uintptr_t)(i + 7));
+            for (int k = 0; k < 6; k++) pthread_join(some[k], 0);
             _exit(0);
         }
         int status;
@@ -244,6 +276,7 @@ static void calls(void) {
     }
     for (size_t n = 300 << 20; n > 0; n = n * 3 / 5) { CHECK(p = realloc(p, n)); CHECK(*p == 'x'); }
     CHECK(!hide(realloc(p, 0)));
+    CHECK(mallinfo2().hblks == 0);
     CHECK(mallopt(M_MMAP_THRESHOLD, 1) == 1);
 }
 
@@ -306,27 +339,24 @@ static void limited(void) {
 }
 
 static pthread_key_t key;
-static void late(void *unused) {
+static void late(void *seed) {
     // In a destructor after the library's own: there is no cache any more.
-    static int again;
-    void *p[50];
-    for (int i = 0; i < 50; i++) CHECK(p[i] = malloc(i * 100));
-    for (int i = 0; i < 50; i++) free(p[i]);
-    if (again++ % 3) pthread_setspecific(key, unused);
+    random_calls(seed);
 }
-static void *with_key(void *unused) {
-    pthread_setspecific(key, &key);
+static void *with_key(void *seed) {
+    pthread_setspecific(key, seed);
     a_little(0);
-    pthread_exit(unused);
+    pthread_exit(seed);
 }
 static void at_exit(void) { a_little(0); printf("exit handler\n"); }
 static void ends(void) {
     pthread_key_create(&key, late);
     atexit(at_exit);
-    for (int i = 0; i < 100; i++) {
-        pthread_t thread;
-        pthread_create(&thread, 0, with_key, 0);
-        pthread_join(thread, 0);
+    rounds = 500;
+    for (int i = 0; i < 50; i++) {
+        pthread_t all[8];
+        for (uintptr_t k = 0; k < 8; k++) pthread_create(&all[k], 0, with_key, (void *)(i * 8 + k + 1));
+        for (int k = 0; k < 8; k++) pthread_join(all[k], 0);
     }
     // Every descriptor is closed: the library has none.
     closefrom(3);
