@@ -322,8 +322,8 @@ pub trait Backend: Send {
     /// The host refused.
     fn delete_uplink(&mut self, uplink: &Uplink) -> Result<(), BackendError>;
 
-    /// Has the search of an overlay that is to be made begin, on a bridge that filters VLANs or not. `None` until its first word, and then
-    /// [`StateSink::changed`] of it; the search ends if nobody makes the overlay soon after.
+    /// Has the search of an overlay that is to be made or changed begin, on a bridge that filters VLANs or not. `None` until its first word, and
+    /// then [`StateSink::changed`] of it. [`Backend::end_search`] ends the search if the overlay is not made or changed, as does some time.
     ///
     /// # Errors
     /// It cannot begin: the sentence of the search.
@@ -333,10 +333,13 @@ pub trait Backend: Send {
         filters: bool,
     ) -> Option<Result<(), BackendError>>;
 
-    /// Makes an overlay. A missing underlay address leaves it waiting. Where its search has not begun, its first word is waited for.
+    /// The overlay whose search has begun is not made or changed: the search ends, and a former one goes on.
+    fn end_search(&mut self, overlay: &Name);
+
+    /// Makes an overlay. A missing underlay address leaves it waiting, and a search that has not begun is not waited for.
     ///
     /// # Errors
-    /// Its search cannot begin: the sentence of the search; a limit.
+    /// A limit.
     fn create_overlay(&mut self, overlay: &Overlay) -> Result<(), BackendError>;
 
     /// Changes properties of an overlay. Bridge, search and underlay address are the same.

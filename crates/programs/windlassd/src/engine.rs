@@ -45,7 +45,7 @@ pub use answer::no_such;
 pub use turns::OPERATOR_CALLS_MAX;
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -67,7 +67,7 @@ use crate::paths;
 use crate::shares::{Holders, PerUser, Share};
 use crate::store::Store;
 use recent::Recent;
-use together::{Aside, Proposal, TOGETHER_MAX};
+use together::{Proposal, TOGETHER_MAX};
 use turns::Turns;
 
 /// Time that a handler waits for the engine.
@@ -137,7 +137,7 @@ pub struct Engine {
     started: Instant,
     recent: Recent,
     /// Changes that wait for searches of overlays.
-    aside: Vec<Aside>,
+    aside: Vec<Proposal>,
     /// One of those has said its first word.
     is_spoken: bool,
 }
@@ -248,8 +248,12 @@ impl Engine {
     pub fn hand_over(&mut self) -> Vec<Handed> {
         // Who waits for a search asks the successor: this daemon makes nothing more.
         for aside in std::mem::take(&mut self.aside) {
+            let overlays = &aside.overlays;
+            overlays
+                .iter()
+                .for_each(|name| self.backend.end_search(name));
             let why = "the daemon is being replaced: try again";
-            (aside.proposal.answer)(Err(ErrorBody::plain(ErrorCode::Busy, why)));
+            (aside.answer)(Err(ErrorBody::plain(ErrorCode::Busy, why)));
         }
         self.backend.hand_over()
     }
@@ -317,8 +321,7 @@ impl Engine {
                 }
             }
             if std::mem::take(&mut self.is_spoken) {
-                let again = std::mem::take(&mut self.aside).into_iter();
-                together.extend(again.map(|aside| aside.proposal));
+                together.append(&mut self.aside);
             }
             if !together.is_empty() {
                 self.change_together(together);
@@ -452,7 +455,7 @@ impl EngineHandle {
 
     /// Changes the document by `edit` for this peer, together with the other changes that wait; with `dry_run` only says what
     /// would be changed. The edit also sees the engine, whose document it is, and may be made more than once: a change that makes overlays
-    /// waits aside until their searches have said their first word.
+    /// or gives them other searches waits aside until those have said their first word.
     ///
     /// # Errors
     /// Those of [`Engine::change`] and [`EngineHandle::call`].
@@ -470,6 +473,7 @@ impl EngineHandle {
                 dry_run,
                 edit: Box::new(edit),
                 answer: Box::new(answer),
+                overlays: BTreeSet::new(),
             })
         })
         .await

@@ -201,6 +201,8 @@ pub enum Told {
     Degraded(String),
     /// No longer.
     Restored,
+    /// [`Started`] has the outcome of a start or a change.
+    Spoken,
     /// The answer to [`Lookups::lookup`]. There is none if the plugin ends before.
     Answer {
         /// The number of the question.
@@ -285,7 +287,7 @@ impl StartError {
     }
 }
 
-/// The answer to [`Lookups::start`] or [`Lookups::set`].
+/// The answer to [`Lookups::start`], [`Lookups::set`] or [`Lookups::try_set`].
 #[derive(Debug)]
 pub struct Started(Receiver<Result<(), StartError>>);
 
@@ -313,6 +315,7 @@ impl Started {
 enum Ask {
     Start(LookupConf, Sender<Result<(), StartError>>),
     Set(LookupConf, Sender<Result<(), StartError>>),
+    Try(LookupConf, Sender<Result<(), StartError>>),
     Stop(Name),
     Reload(Name),
     Lookup {
@@ -363,10 +366,18 @@ impl Lookups {
         Started(answer)
     }
 
-    /// Changes VNIs, path or properties of an overlay. With another [`PluginFrom`], or from a file to a plugin, it is
-    /// started anew; what is known stays until the new source has brought its own.
+    /// Tries a change of VNIs, path or properties of an overlay. Another file or another [`PluginFrom`] is tried beside the one that is there, which
+    /// goes on until the new one has taken the overlay, or else. What is known stays until the new one has brought its own.
     ///
-    /// After an error it is to be set to what it was before: a plugin has gone on with that, a file has not.
+    /// [`Lookups::set`] ends it, also after an error.
+    pub fn try_set(&self, conf: LookupConf) -> Started {
+        let (to, answer) = mpsc::channel();
+        self.ask(Ask::Try(conf, to));
+        Started(answer)
+    }
+
+    /// The same, of what is right: an overlay whose new source does not take it is degraded, and has no other one. An overlay that is
+    /// so already goes on, without an outcome.
     pub fn set(&self, conf: LookupConf) -> Started {
         let (to, answer) = mpsc::channel();
         self.ask(Ask::Set(conf, to));

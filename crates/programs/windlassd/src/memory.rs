@@ -140,6 +140,8 @@ impl Backend for MemoryBackend {
         Some(Ok(()))
     }
 
+    fn end_search(&mut self, _: &Name) {}
+
     fn create_overlay(&mut self, overlay: &Overlay) -> Result<(), BackendError> {
         let mut memory = self.call(format!("create_overlay {}", overlay.name))?;
         memory

@@ -60,7 +60,9 @@ fn serves(program: &Path) {
     };
     let started = lookups.start(conf.clone()).wait(PATIENCE);
     started.expect("it says ok");
-    lookups.set(conf).wait(PATIENCE).expect("it says ok again");
+    let vnis = vec![(0, 23), (1, 24)];
+    let more = LookupConf { vnis, ..conf };
+    lookups.set(more).wait(PATIENCE).expect("it says ok again");
     let mac = MacAddr([2, 0, 0, 0, 0, 1]);
     for (id, key) in [
         (1, Key::Target(mac)),

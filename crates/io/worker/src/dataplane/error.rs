@@ -41,9 +41,6 @@ pub enum DataPlaneError {
     /// Another overlay has the network on the same tunnel endpoint.
     #[error("network {0} belongs to another overlay at the same address and port")]
     VniTaken(Vni),
-    /// A bridge's table has no room.
-    #[error("the forwarding table has no room for {0} of the entries")]
-    TableFull(usize),
     /// All places of targets are taken.
     #[error("no more than {TARGETS_MAX} targets on this daemon")]
     TooManyTargets,

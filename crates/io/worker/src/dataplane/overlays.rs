@@ -522,43 +522,40 @@ impl DataPlane {
 
     /// Enters addresses into a bridge's table that no frame ages or moves: VLAN (0 where the bridge does not filter), address
     /// as the low 48 bits of a little-endian load, and the place behind which it is; without a place, the entry goes.
+    /// Gives the addresses for which the table has no room; all others are entered.
     ///
     /// # Errors
-    /// [`DataPlaneError::NoBridge`], [`DataPlaneError::Stuck`]; [`DataPlaneError::TableFull`]: all others are entered.
+    /// [`DataPlaneError::NoBridge`]; [`DataPlaneError::Stuck`]: some of it may be done, or will be.
     pub fn push_entries(
         &mut self,
         bridge: u16,
         entries: Vec<(u16, u64, Option<u16>)>,
-    ) -> Result<(), DataPlaneError> {
-        let (mut rest, mut refused) = (entries, 0);
+    ) -> Result<Vec<Key>, DataPlaneError> {
+        let (mut rest, mut refused) = (entries, Vec::new());
         let mut patience = RESTS;
         while !rest.is_empty() {
             let later = rest.split_off(rest.len().min(PUSHED_AT_ONCE));
             let some = std::mem::replace(&mut rest, later);
             let (mut resting, full) = self.ask_fdb(bridge, move |writer, now| {
-                let mut resting = Vec::new();
-                let mut full = 0;
+                let (mut resting, mut full) = (Vec::new(), Vec::new());
                 for entry in some {
                     match push(writer, entry, now) {
                         Ok(()) => {}
                         Err(AddError::Resting) => resting.push(entry),
-                        Err(_) => full += 1,
+                        Err(_) => full.push(entry),
                     }
                 }
                 (resting, full)
             })?;
-            refused += full;
-            if !resting.is_empty() && patience == 0 {
-                refused += resting.len();
-                resting.clear();
+            refused.extend(full);
+            if patience == 0 {
+                refused.append(&mut resting);
             }
             patience -= usize::from(!resting.is_empty());
             rest.append(&mut resting);
         }
-        match refused {
-            0 => Ok(()),
-            refused => Err(DataPlaneError::TableFull(refused)),
-        }
+        let keys = refused.into_iter().map(|(vid, mac, _)| Key::new(vid, mac));
+        Ok(keys.collect())
     }
 
     /// Forgets what is known behind places, by bridge.

@@ -252,6 +252,12 @@ impl Backend for DataPlaneBackend {
             .unwrap_or(Some(Ok(())))
     }
 
+    fn end_search(&mut self, overlay: &Name) {
+        let overlay = overlay.clone();
+        // Where that thread has ended, so have the searches.
+        let _ = self.ask(move |p| p.give_up(&overlay));
+    }
+
     fn create_overlay(&mut self, overlay: &Overlay) -> Result<(), BackendError> {
         let overlay = overlay.clone();
         self.change(move |p| p.create_overlay(&overlay))

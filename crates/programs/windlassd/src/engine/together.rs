@@ -7,12 +7,15 @@
 //! publication for all, after which each is answered. If the store refuses, all of them are undone, and whoever was to be told
 //! that what he asks for is there already has the store's answer too.
 //!
-//! One that makes overlays whose searches have yet to say their first word waits aside, and is checked again from the beginning then.
+//! One that makes overlays, or gives them other searches, waits aside until those have said their first word, and is checked again from the
+//! beginning then.
 //!
 //! Each that changes something has a revision of its own; the document is stored with the last.
 //!
 //! # Failure modes
 //! A kill leaves the document from before all of them, or from after all of them: nobody has an answer yet.
+
+use std::collections::BTreeSet;
 
 use windlass_api::{
     Applied, Change, Document, ErrorBody, ErrorCode, EventKind, Name, Object, diff, validate,
@@ -41,19 +44,15 @@ pub(super) struct Proposal {
     pub(super) edit: Box<Edit>,
     /// Given the result, once it is durable.
     pub(super) answer: Box<Answer>,
+    /// Overlays whose searches have begun for it.
+    pub(super) overlays: BTreeSet<Name>,
 }
 
 /// What has become of a proposal.
 enum Proposed {
     Done(Applied),
-    /// Overlays whose searches have not said their first word.
-    Waits(Vec<Name>),
-}
-
-/// A proposal that waits for searches of overlays.
-pub(super) struct Aside {
-    pub(super) overlays: Vec<Name>,
-    pub(super) proposal: Proposal,
+    /// Searches have not said their first word.
+    Waits,
 }
 
 /// What has been made of a proposal, and is to be stored.
@@ -67,7 +66,7 @@ impl Engine {
     ///
     /// # Errors
     /// What `edit` returns; [`ErrorCode::Conflict`] if `expected` is not the revision; what validation,
-    /// authority, the data plane or the store refuse, and [`ErrorCode::Internal`] if it makes overlays that have a search. Nothing has
+    /// authority, the data plane or the store refuse, and [`ErrorCode::Internal`] if a search of an overlay begins with it. Nothing has
     /// changed then.
     pub fn change(
         &mut self,
@@ -84,6 +83,7 @@ impl Engine {
             dry_run,
             edit: Box::new(move |_, document| edit.take().map_or(Ok(()), |edit| edit(document))),
             answer: Box::new(move |result| drop(answer.send(result))),
+            overlays: BTreeSet::new(),
         }]);
         let unanswered = |_| ErrorBody::plain(ErrorCode::Internal, "a change was not answered");
         answered.try_recv().map_err(unanswered)?
@@ -97,11 +97,17 @@ impl Engine {
         for mut proposal in proposals {
             let done = match self.propose(&mut proposal, &mut all) {
                 Ok(Proposed::Done(done)) => Ok(done),
-                Ok(Proposed::Waits(overlays)) => {
-                    self.aside.push(Aside { overlays, proposal });
+                Ok(Proposed::Waits) => {
+                    self.aside.push(proposal);
                     continue;
                 }
-                Err(error) => Err(error),
+                Err(error) => {
+                    let overlays = &proposal.overlays;
+                    overlays
+                        .iter()
+                        .for_each(|name| self.backend.end_search(name));
+                    Err(error)
+                }
             };
             results.push((proposal.peer, proposal.answer, done));
         }
@@ -159,9 +165,8 @@ impl Engine {
         check_loops(&next, &changes)?;
         let warnings = self.check_claims(peer, &next, &changes)?;
         if !dry_run && !changes.is_empty() {
-            let waits = self.begin_searches(&changes, &next)?;
-            if !waits.is_empty() {
-                return Ok(Proposed::Waits(waits));
+            if !self.begin_searches(&changes, &next, &mut proposal.overlays)? {
+                return Ok(Proposed::Waits);
             }
             if all.is_empty() {
                 self.backend.begin_edit();
@@ -195,15 +200,16 @@ impl Engine {
         }))
     }
 
-    /// Has the searches of overlays that are to be made begin. Gives those that have yet to say their first word.
+    /// Has the searches of overlays that are to be made, or have others, begin; whether all have said their first word.
     fn begin_searches(
         &mut self,
         changes: &[Change],
         next: &Document,
-    ) -> Result<Vec<Name>, ErrorBody> {
-        let mut waits = Vec::new();
+        begun: &mut BTreeSet<Name>,
+    ) -> Result<bool, ErrorBody> {
+        let mut have_spoken = true;
         for change in changes {
-            let Change::Create { to } = change else {
+            let (Change::Create { to } | Change::Set { to, .. }) = change else {
                 continue;
             };
             let Object::Overlay(overlay) = to else {
@@ -212,11 +218,14 @@ impl Engine {
             let bridge = next.bridge(overlay.bridge().as_str());
             let filters = bridge.is_some_and(|bridge| bridge.settings().vlan_filtering);
             match self.backend.begin_search(overlay, filters) {
-                Some(begun) => begun.map_err(|error| refused(to, error))?,
-                None => waits.push(overlay.name.clone()),
+                Some(word) => word.map_err(|error| refused(to, error))?,
+                None => {
+                    begun.insert(overlay.name.clone());
+                    have_spoken = false;
+                }
             }
         }
-        Ok(waits)
+        Ok(have_spoken)
     }
 
     /// Stores what was made and ends the edit, or undoes it all.

@@ -77,9 +77,10 @@ impl Claims {
         self.fail(why, |open| open.session == session);
     }
 
-    /// An overlay ends.
-    pub(super) fn leave(&mut self, overlay: &str) {
-        self.fail("the overlay ends", |open| open.overlay == overlay);
+    /// An overlay leaves a session.
+    pub(super) fn leave(&mut self, session: u64, overlay: &str) {
+        let is_its = |open: &Open| open.session == session && open.overlay == overlay;
+        self.fail("the overlay ends", is_its);
     }
 
     fn fail(&mut self, why: &str, is_one: impl Fn(&Open) -> bool) {

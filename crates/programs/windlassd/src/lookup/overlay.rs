@@ -60,6 +60,41 @@ pub(super) struct Overlay {
     pub(super) plugins: Option<String>,
     /// Why it is degraded, as it was told last.
     degraded: Option<String>,
+    /// It is what another one is to be, once its source has taken it. Nothing of it is told but that.
+    pub(super) is_trial: bool,
+}
+
+/// The lookups of all overlays.
+#[derive(Default)]
+pub(super) struct Overlays {
+    pub(super) there: BTreeMap<Name, Overlay>,
+    /// What some of these are to be, with another source.
+    pub(super) trials: BTreeMap<Name, Overlay>,
+    /// Watches of directories that some have left.
+    pub(super) left: Vec<i32>,
+}
+
+impl Overlays {
+    pub(super) fn all(&self) -> impl Iterator<Item = &Overlay> {
+        self.there.values().chain(self.trials.values())
+    }
+
+    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut Overlay> {
+        self.there.values_mut().chain(self.trials.values_mut())
+    }
+
+    /// The overlays of a session.
+    pub(super) fn of(&mut self, session: u64) -> impl Iterator<Item = &mut Overlay> {
+        let all = self.all_mut();
+        all.filter(move |overlay| overlay.session == Some(session))
+    }
+
+    /// One of them.
+    pub(super) fn named(&mut self, name: &str, session: u64) -> Option<&mut Overlay> {
+        let both = [self.there.get_mut(name), self.trials.get_mut(name)];
+        let mut both = both.into_iter().flatten();
+        both.find(|overlay| overlay.session == Some(session))
+    }
 }
 
 impl Overlay {
@@ -79,6 +114,7 @@ impl Overlay {
             wrong: None,
             plugins: None,
             degraded: None,
+            is_trial: false,
         };
         overlay.set_vnis();
         overlay
@@ -124,16 +160,27 @@ impl Overlay {
 
     /// Tells how its source is, also to who waits for its start.
     pub(super) fn say(&mut self, tell: &Tell, how: Result<(), String>) {
-        let waiter = self.waiter.take();
-        let is_awaited = waiter.is_some();
-        if let Some(waiter) = waiter {
-            // Whoever waited has given up at worst.
-            let _ = waiter.send(how.clone().map_err(StartError));
-        }
+        self.answer(tell, how.clone());
         self.wrong = how.err();
-        if is_awaited && self.degraded.as_ref() == self.reason() {
-            // Who waits is woken by what is told.
-            self.tell_degraded(tell);
+        self.say_degraded(tell);
+    }
+
+    /// Tells who waits for its start or a change; whether somebody does.
+    fn answer(&mut self, tell: &Tell, how: Result<(), String>) -> bool {
+        let waiter = self.waiter.take();
+        let is_heard = waiter.is_some_and(|waiter| waiter.send(how.map_err(StartError)).is_ok());
+        if is_heard {
+            tell(&self.conf.overlay, Told::Spoken);
+        }
+        is_heard
+    }
+
+    /// Its plugin has refused a change: all stays as it was. If that was to undo another one, it is degraded.
+    pub(super) fn keep(&mut self, tell: &Tell, reason: String) {
+        self.next = None;
+        self.stage = Stage::Started;
+        if !self.answer(tell, Err(reason.clone())) {
+            self.wrong = Some(reason);
         }
         self.say_degraded(tell);
     }
@@ -146,19 +193,15 @@ impl Overlay {
 
     /// Tells whether it is degraded, if that is new.
     pub(super) fn say_degraded(&mut self, tell: &Tell) {
-        if self.degraded.as_ref() != self.reason() {
+        if !self.is_trial && self.degraded.as_ref() != self.reason() {
             self.degraded = self.reason().cloned();
-            self.tell_degraded(tell);
+            let told = self.degraded.clone().map_or(Told::Restored, Told::Degraded);
+            tell(&self.conf.overlay, told);
         }
     }
 
     fn reason(&self) -> Option<&String> {
         self.wrong.as_ref().or(self.plugins.as_ref())
-    }
-
-    fn tell_degraded(&self, tell: &Tell) {
-        let told = self.degraded.clone().map_or(Told::Restored, Told::Degraded);
-        tell(&self.conf.overlay, told);
     }
 
     /// Why it is degraded, as it was told last.

@@ -21,7 +21,7 @@ use windlass_sys::epoll::Epoll;
 use windlass_wire::MacAddr;
 
 use super::claims::Claims;
-use super::overlay::{Overlay, Stage, Tell, announced, described, retired};
+use super::overlay::{Overlay, Overlays, Stage, Tell, announced, described, retired};
 use super::session::Session;
 use super::{Answer, Answered, Endpoint, Key, LookupKind, Pace, PluginFrom, Told};
 
@@ -64,8 +64,6 @@ pub(super) struct Plugins {
     dying: Vec<Child>,
 }
 
-type Overlays = BTreeMap<Name, Overlay>;
-
 impl Plugins {
     pub(super) fn new(pace: Pace) -> Self {
         Self {
@@ -81,7 +79,7 @@ impl Plugins {
 
     pub(super) fn deadline(&self, overlays: &Overlays) -> Option<Instant> {
         let sessions = self.sessions.values().filter_map(Session::deadline);
-        let stages = overlays.values().filter_map(|overlay| match overlay.stage {
+        let stages = overlays.all().filter_map(|overlay| match overlay.stage {
             Stage::Asked(at) | Stage::Refused(at) => Some(at),
             Stage::Absent | Stage::Started => None,
         });
@@ -120,10 +118,11 @@ impl Plugins {
             return;
         };
         let stage = std::mem::replace(&mut overlay.stage, Stage::Absent);
+        let name = &overlay.conf.overlay;
         self.asked
-            .retain(|_, asked| asked.overlay != overlay.conf.overlay);
-        self.claims.leave(overlay.conf.overlay.as_str());
-        let is_others = others.values().any(|other| other.session == Some(number));
+            .retain(|_, asked| asked.session != number || asked.overlay != *name);
+        self.claims.leave(number, name.as_str());
+        let is_others = others.all().any(|other| other.session == Some(number));
         let Some(session) = self.sessions.get_mut(&number) else {
             return;
         };
@@ -193,7 +192,7 @@ impl Plugins {
                 break;
             }
         }
-        for overlay in of(overlays, number) {
+        for overlay in overlays.of(number) {
             overlay.tell_changes(tell);
         }
         if let Err(reason) = done {
@@ -217,7 +216,7 @@ impl Plugins {
         let reason = format!("its lookup plugin: {reason}");
         self.claims.lose(number, &reason);
         self.dying.extend(session.close(epoll, reason.clone()));
-        for overlay in of(overlays, number) {
+        for overlay in overlays.of(number) {
             overlay.lose(tell, &reason);
         }
     }
@@ -231,12 +230,12 @@ impl Plugins {
             if let Err(reason) = session.do_what_is_due(epoll) {
                 ended.push((*number, reason));
             } else if let Some(reason) = session.missing() {
-                for overlay in of(overlays, *number) {
+                for overlay in overlays.of(*number) {
                     overlay.degrade(tell, reason);
                 }
             }
         }
-        for overlay in overlays.values_mut() {
+        for overlay in overlays.all_mut() {
             match (overlay.stage, overlay.session) {
                 (Stage::Asked(at), Some(number)) if at <= now => {
                     let name = &overlay.conf.overlay;
@@ -264,7 +263,7 @@ impl Plugins {
         tell: &Tell,
     ) -> Result<(), String> {
         if let FromPlugin::Hello { .. } = message {
-            for overlay in of(overlays, number) {
+            for overlay in overlays.of(number) {
                 self.offer(epoll, overlay, tell);
             }
             return Ok(());
@@ -291,13 +290,17 @@ impl Plugins {
             _ => {}
         }
         let name = message.overlay().unwrap_or_default();
-        let overlay = overlays.get_mut(name);
-        let Some(overlay) = overlay.filter(|overlay| overlay.session == Some(number)) else {
+        let Some(overlay) = overlays.named(name, number) else {
             return Ok(());
         };
         match (overlay.stage, &message) {
             (Stage::Asked(_), FromPlugin::Ok { .. }) => {
-                self.started(epoll, overlay, tell);
+                if overlay.is_trial {
+                    self.adopt(epoll, name, overlays);
+                }
+                if let Some(overlay) = overlays.named(name, number) {
+                    self.started(epoll, overlay, tell);
+                }
                 Ok(())
             }
             (Stage::Asked(_), FromPlugin::Error { text, .. }) => {
@@ -330,6 +333,23 @@ impl Plugins {
                 tell(&overlay, Told::Answer { id, answer });
             }
         }
+    }
+
+    /// An overlay goes on with the source that it was tried with. What is known stays.
+    pub(super) fn adopt(&mut self, epoll: &Epoll, name: &str, overlays: &mut Overlays) {
+        let former = overlays.there.remove(name);
+        let (Some(mut overlay), Some(trial)) = (former, overlays.trials.remove(name)) else {
+            return;
+        };
+        self.leave(epoll, &mut overlay, overlays);
+        overlay.is_inherited = overlay.plugin() != trial.plugin();
+        let watch = std::mem::replace(&mut overlay.looks, trial.looks).watch;
+        overlays.left.extend(watch);
+        (overlay.conf, overlay.next) = (trial.conf, None);
+        (overlay.session, overlay.stage) = (trial.session, trial.stage);
+        (overlay.waiter, overlay.plugins) = (trial.waiter, None);
+        overlay.set_vnis();
+        overlays.there.insert(overlay.conf.overlay.clone(), overlay);
     }
 
     /// A plugin has said ok.
@@ -471,12 +491,6 @@ impl Plugins {
     }
 }
 
-/// The overlays of a session.
-fn of(overlays: &mut Overlays, number: u64) -> impl Iterator<Item = &mut Overlay> {
-    let all = overlays.values_mut();
-    all.filter(move |overlay| overlay.session == Some(number))
-}
-
 /// Whether an overlay has the properties that its plugin wants.
 fn is_complete(session: &Session, kind: &LookupKind) -> Result<(), String> {
     match (session.greeting(), kind) {
@@ -537,16 +551,6 @@ impl Overlay {
             Stage::Asked(_) => self.next.is_some(),
             Stage::Absent | Stage::Refused(_) => false,
         }
-    }
-
-    /// A change was refused: all stays as it was.
-    fn keep(&mut self, tell: &Tell, reason: String) {
-        self.next = None;
-        self.stage = Stage::Started;
-        if let Some(waiter) = self.waiter.take() {
-            let _ = waiter.send(Err(super::StartError(reason)));
-        }
-        self.say_degraded(tell);
     }
 
     /// Takes what the plugin says of an overlay that it serves.

@@ -12,6 +12,7 @@
 //! Whatever ends a session kills its process. The next one is started after [`RESTART_MIN`], and later each time unless it lived for
 //! [`Pace::restart_max`].
 
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::process::Child;
@@ -49,6 +50,8 @@ struct Link {
     /// When it is late, with its `hello` or with the answer to the last `ping`.
     late: Option<Instant>,
     pings: u64,
+    /// How many `start` and `set` of each overlay it has not answered.
+    unanswered: BTreeMap<String, u32>,
 }
 
 /// What a plugin says that it is.
@@ -217,6 +220,7 @@ impl Session {
             ping: now,
             late: Some(now + self.pace.answer_max),
             pings: 0,
+            unanswered: BTreeMap::new(),
         });
         added.map_err(|errno| errno.to_string())?;
         self.send(epoll, &ToPlugin::Hello { v: VERSION });
@@ -275,6 +279,9 @@ impl Session {
         let Some(link) = self.link.as_mut().filter(|_| self.failed.is_none()) else {
             return;
         };
+        if let ToPlugin::Start(of) | ToPlugin::Set(of) = message {
+            *link.unanswered.entry(of.overlay.clone()).or_default() += 1;
+        }
         let done = match encode(message) {
             Ok(line) if link.out.len() + line.len() <= OUT_BYTES_MAX => {
                 link.out.extend(line);
@@ -369,8 +376,25 @@ impl Link {
                 tracing::debug!("a lookup plugin does not know {what}");
                 Ok(Some(message))
             }
+            FromPlugin::Ok { ref overlay } | FromPlugin::Error { ref overlay, .. } => {
+                let is_last = self.is_last_answer(overlay);
+                Ok(is_last.then_some(message))
+            }
             message => Ok(Some(message)),
         }
+    }
+
+    /// Whether an answer is that to the last `start` or `set` of its overlay: each has one, in their order.
+    fn is_last_answer(&mut self, overlay: &str) -> bool {
+        let Some(open) = self.unanswered.get_mut(overlay) else {
+            return true;
+        };
+        *open -= 1;
+        let is_last = *open == 0;
+        if is_last {
+            self.unanswered.remove(overlay);
+        }
+        is_last
     }
 }
 

@@ -1,6 +1,5 @@
 //! The look-up thread: what it waits for, and what one turn does.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -14,7 +13,7 @@ use windlass_sys::epoll::{Epoll, Events, Interest};
 use windlass_sys::eventfd;
 
 use super::file::{Found, Looks};
-use super::overlay::{Overlay, Tell, Waiter, announced, retired};
+use super::overlay::{Overlay, Overlays, Tell, Waiter, announced, retired};
 use super::plugins::Plugins;
 use super::{Ask, LookupConf, Pace, Told};
 
@@ -33,7 +32,7 @@ pub(super) struct Turns {
     epoll: Epoll,
     /// Watches the directories of files.
     inotify: Arc<OwnedFd>,
-    overlays: BTreeMap<Name, Overlay>,
+    overlays: Overlays,
     plugins: Plugins,
     /// Outcomes of looks, with the overlay and the number of the look.
     found: Receiver<(Name, u64, Found)>,
@@ -61,7 +60,7 @@ impl Turns {
             wake,
             epoll,
             inotify,
-            overlays: BTreeMap::new(),
+            overlays: Overlays::default(),
             plugins: Plugins::new(pace),
             found,
             finds,
@@ -103,11 +102,12 @@ impl Turns {
                 }
             }
             self.do_what_is_due();
+            self.end_refused();
         }
     }
 
     fn deadline(&self) -> Option<Instant> {
-        let overlays = self.overlays.values();
+        let overlays = self.overlays.all();
         let files = overlays.flat_map(|overlay| [overlay.looks.due, overlay.looks.until]);
         let plugins = self.plugins.deadline(&self.overlays);
         files.flatten().chain(plugins).min()
@@ -115,14 +115,12 @@ impl Turns {
 
     fn answer(&mut self, ask: Ask) {
         match ask {
-            Ask::Start(conf, waiter) => {
-                self.stop(&conf.overlay);
-                self.start(conf, waiter);
-            }
+            Ask::Start(conf, waiter) => self.start(conf, waiter),
             Ask::Set(conf, waiter) => self.set(conf, waiter),
+            Ask::Try(conf, waiter) => self.try_set(conf, waiter),
             Ask::Stop(overlay) => self.stop(&overlay),
             Ask::Reload(overlay) => {
-                if let Some(overlay) = self.overlays.get_mut(&overlay) {
+                if let Some(overlay) = self.overlays.there.get_mut(&overlay) {
                     overlay.looks.forget(Instant::now());
                 }
             }
@@ -132,14 +130,14 @@ impl Turns {
                 vni,
                 key,
             } => {
-                if let Some(of) = self.overlays.get_mut(&overlay)
+                if let Some(of) = self.overlays.there.get_mut(&overlay)
                     && let Some(answer) = self.plugins.ask(&self.epoll, of, (id, vni, key))
                 {
                     (self.tell)(&overlay, Told::Answer { id, answer });
                 }
             }
             Ask::Announce(overlay, endpoint) => {
-                if let Some(of) = self.overlays.get_mut(&overlay)
+                if let Some(of) = self.overlays.there.get_mut(&overlay)
                     && of.note(&endpoint)
                 {
                     let message = ToPlugin::Announce(announced(&overlay, &endpoint));
@@ -147,14 +145,14 @@ impl Turns {
                 }
             }
             Ask::Retire(overlay, vni, mac) => {
-                if let Some(of) = self.overlays.get_mut(&overlay)
+                if let Some(of) = self.overlays.there.get_mut(&overlay)
                     && of.retire((vni, mac))
                 {
                     let message = retired(&overlay, (vni, mac));
                     self.plugins.tell(&self.epoll, of, &message);
                 }
             }
-            Ask::Claim(overlay, claim, answer) => match self.overlays.get(&overlay) {
+            Ask::Claim(overlay, claim, answer) => match self.overlays.there.get(&overlay) {
                 Some(of) => self.plugins.claim(&self.epoll, of, claim, answer),
                 None => answer(Err("the overlay has no search".to_owned())),
             },
@@ -184,30 +182,87 @@ impl Turns {
     }
 
     fn tell_plugin(&mut self, overlay: &Name, message: &ToPlugin) {
-        if let Some(overlay) = self.overlays.get(overlay) {
+        if let Some(overlay) = self.overlays.there.get(overlay) {
             self.plugins.tell(&self.epoll, overlay, message);
         }
     }
 
     fn start(&mut self, conf: LookupConf, waiter: Waiter) {
         let name = conf.overlay.clone();
-        (self.tell)(&name, Told::Begun);
+        self.end_trial(&name);
+        let former = self.overlays.there.remove(&name);
         let mut overlay = Overlay::new(conf, waiter);
-        self.plugins.join(&self.epoll, &mut overlay, &self.tell);
-        self.overlays.insert(name.clone(), overlay);
-        self.look(&name);
+        // One of the same plugin has its session, which would end if nobody had it.
+        let same = former.as_ref().filter(|of| of.plugin() == overlay.plugin());
+        overlay.session = same.and_then(|former| former.session);
+        self.overlays.there.insert(name.clone(), overlay);
+        if let Some(former) = former {
+            self.leave(former);
+        }
+        (self.tell)(&name, Told::Begun);
+        if let Some(overlay) = self.overlays.there.get_mut(&name) {
+            self.plugins.join(&self.epoll, overlay, &self.tell);
+        }
+        self.look(&name, false);
+    }
+
+    /// Tries a change: with another source, beside what is there until that has taken it.
+    fn try_set(&mut self, conf: LookupConf, waiter: Waiter) {
+        self.end_trial(&conf.overlay);
+        let there = self.overlays.there.get(&conf.overlay);
+        let has_other = |of: &Overlay| of.file().is_some() || of.plugin() != conf.plugin();
+        if !there.is_some_and(has_other) {
+            return self.set(conf, waiter);
+        }
+        let name = conf.overlay.clone();
+        let mut trial = Overlay::new(conf, waiter);
+        trial.is_trial = true;
+        self.plugins.join(&self.epoll, &mut trial, &self.tell);
+        self.overlays.trials.insert(name.clone(), trial);
+        self.look(&name, true);
+    }
+
+    fn end_trial(&mut self, name: &Name) {
+        if let Some(trial) = self.overlays.trials.remove(name) {
+            self.leave(trial);
+        }
+    }
+
+    /// Ends what was taken out.
+    fn leave(&mut self, mut overlay: Overlay) {
+        let others = &self.overlays;
+        self.plugins.leave(&self.epoll, &mut overlay, others);
+        self.overlays.left.extend(overlay.looks.watch);
+    }
+
+    /// Ends what sources have refused, and watches that nobody needs any more.
+    fn end_refused(&mut self) {
+        let trials = self.overlays.trials.iter();
+        let refused = trials.filter(|(_, trial)| trial.waiter.is_none());
+        for name in refused.map(|(name, _)| name.clone()).collect::<Vec<_>>() {
+            self.end_trial(&name);
+        }
+        for watch in std::mem::take(&mut self.overlays.left) {
+            self.unwatch(Some(watch));
+        }
     }
 
     fn set(&mut self, conf: LookupConf, waiter: Waiter) {
-        let Some(mut overlay) = self.overlays.remove(&conf.overlay) else {
+        self.end_trial(&conf.overlay);
+        let Some(mut overlay) = self.overlays.there.remove(&conf.overlay) else {
             return self.start(conf, waiter);
         };
         let name = conf.overlay.clone();
+        if overlay.conf == conf && overlay.next.is_none() {
+            // It was tried with something else.
+            self.overlays.there.insert(name, overlay);
+            return;
+        }
         overlay.waiter = Some(waiter);
         if overlay.is_served() && overlay.plugin() == conf.plugin() {
             overlay.next = Some(conf);
             self.plugins.change(&self.epoll, &mut overlay, &self.tell);
-            self.overlays.insert(name, overlay);
+            self.overlays.there.insert(name, overlay);
             return;
         }
         let others = &self.overlays;
@@ -218,16 +273,15 @@ impl Turns {
         overlay.tell_changes(&self.tell);
         let watch = std::mem::take(&mut overlay.looks).watch;
         self.plugins.join(&self.epoll, &mut overlay, &self.tell);
-        self.overlays.insert(name.clone(), overlay);
+        self.overlays.there.insert(name.clone(), overlay);
         self.unwatch(watch);
-        self.look(&name);
+        self.look(&name, false);
     }
 
     fn stop(&mut self, overlay: &Name) {
-        if let Some(mut overlay) = self.overlays.remove(overlay) {
-            let others = &self.overlays;
-            self.plugins.leave(&self.epoll, &mut overlay, others);
-            self.unwatch(overlay.looks.watch);
+        self.end_trial(overlay);
+        if let Some(overlay) = self.overlays.there.remove(overlay) {
+            self.leave(overlay);
         }
     }
 
@@ -236,7 +290,7 @@ impl Turns {
     fn unwatch(&self, watch: Option<i32>) {
         let uses = |looks: &Looks| looks.watch == watch || looks.number != 0;
         if let Some(watch) = watch
-            && !self.overlays.values().any(|overlay| uses(&overlay.looks))
+            && !self.overlays.all().any(|overlay| uses(&overlay.looks))
         {
             // It is gone if its directory is.
             let _ = inotify::remove_watch(&*self.inotify, watch);
@@ -252,7 +306,7 @@ impl Turns {
             }
         }
         let now = Instant::now();
-        for overlay in self.overlays.values_mut() {
+        for overlay in self.overlays.all_mut() {
             if overlay.file().is_some() {
                 overlay.looks.change(now);
             }
@@ -260,8 +314,12 @@ impl Turns {
     }
 
     /// Begins to look at an overlay's file, if it has one.
-    fn look(&mut self, name: &Name) {
-        let Some(overlay) = self.overlays.get_mut(name) else {
+    fn look(&mut self, name: &Name, is_trial: bool) {
+        let overlays = match is_trial {
+            true => &mut self.overlays.trials,
+            false => &mut self.overlays.there,
+        };
+        let Some(overlay) = overlays.get_mut(name) else {
             return;
         };
         let Some(path) = overlay.file().cloned() else {
@@ -284,13 +342,28 @@ impl Turns {
 
     /// A look has ended.
     fn looked(&mut self, name: &Name, number: u64, found: Found) {
-        let overlay = self.overlays.get_mut(name);
-        let Some(overlay) = overlay.filter(|overlay| overlay.looks.number == number) else {
+        let its = |overlay: &&mut Overlay| {
+            overlay.conf.overlay == *name && overlay.looks.number == number
+        };
+        let Some(overlay) = self.overlays.all_mut().find(its) else {
             // Of a path or an overlay that is no more.
             return self.unwatch(found.watch);
         };
         let before = overlay.looks.watch;
-        let how = overlay.looks.end(found);
+        let mut how = overlay.looks.end(found);
+        if overlay.is_trial {
+            if let Ok(Some(endpoints)) = &how {
+                how = overlay.take(endpoints).and(how);
+            }
+            if let Err(reason) = how {
+                return overlay.say(&self.tell, Err(reason));
+            }
+            let (plugins, overlays) = (&mut self.plugins, &mut self.overlays);
+            plugins.adopt(&self.epoll, name.as_str(), overlays);
+        }
+        let Some(overlay) = self.overlays.there.get_mut(name) else {
+            return;
+        };
         let how = how.and_then(|endpoints| match endpoints {
             Some(endpoints) => {
                 overlay.looks.content = overlay.take(&endpoints);
@@ -309,7 +382,7 @@ impl Turns {
         let now = Instant::now();
         let is_past = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         let mut due = Vec::new();
-        for (name, overlay) in &mut self.overlays {
+        for overlay in self.overlays.all_mut() {
             if is_past(overlay.looks.until) {
                 overlay.looks.until = None;
                 let path = overlay.file().map(|path| path.display().to_string());
@@ -318,11 +391,11 @@ impl Turns {
                 overlay.say(&self.tell, Err(reason));
             }
             if is_past(overlay.looks.due) {
-                due.push(name.clone());
+                due.push((overlay.conf.overlay.clone(), overlay.is_trial));
             }
         }
-        for name in due {
-            self.look(&name);
+        for (name, is_trial) in due {
+            self.look(&name, is_trial);
         }
         let (plugins, overlays) = (&mut self.plugins, &mut self.overlays);
         plugins.do_what_is_due(&self.epoll, overlays, &self.tell);

@@ -60,7 +60,7 @@ impl State {
                 self.degraded = Some(reason);
             }
             Told::Restored => self.degraded = None,
-            Told::Begun => {}
+            Told::Begun | Told::Spoken => {}
             other => self.rest.push(other),
         }
     }

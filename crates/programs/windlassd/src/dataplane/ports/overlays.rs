@@ -11,6 +11,7 @@
 //! # States
 //! *Online*; *degraded*, with a sentence: the underlay address is missing, the search is in trouble, a datagram cannot be sent. A
 //! degraded overlay goes on with what it knows, and with the underlay address as soon as it is there.
+//! What the data plane has not taken (the table is full, a worker is late, there are too many targets) is tried again every second.
 //!
 //! # Failure modes
 //! An underlay address that is missing is looked for every second. The member is there meanwhile, without a tunnel: frames for it are
@@ -30,14 +31,15 @@ use windlass_bridge::fdb::Key;
 use windlass_dhcp::Network;
 use windlass_overlay::Vni;
 use windlass_sys::netns::{NetnsRef, within};
-use windlass_worker::DataPlaneError;
 use windlass_worker::dataplane::now;
 use windlass_worker::dataplane::overlays::{OverlayTuning, SourceCheck, TargetTuning, Unknown};
 
+mod again;
 mod moves;
 mod questions;
 mod search;
 
+use again::{Unentered, Unmade};
 use moves::Moves;
 pub(super) use questions::Server;
 use questions::{Life, Questions};
@@ -84,13 +86,6 @@ pub(super) struct Behind {
     pub(super) dhcp: Option<MacAddr>,
 }
 
-/// What a search told of addresses whose targets cannot be made.
-#[derive(Default)]
-struct Unmade {
-    told: BTreeMap<(u16, MacAddr), Behind>,
-    why: String,
-}
-
 /// What an overlay is beside a member.
 pub(super) struct Overlay {
     search: Search,
@@ -104,8 +99,9 @@ pub(super) struct Overlay {
     lookup: Option<LookupKind>,
     /// What is wrong with the search.
     trouble: Option<String>,
-    /// Addresses that the bridge's table has no room for.
-    full: Option<String>,
+    unentered: Unentered,
+    /// Why not all that is flooded goes where it is to go.
+    unflooded: Option<String>,
     unmade: Unmade,
     questions: Questions,
     /// Hosts that get what is flooded in a network, as the search told.
@@ -125,18 +121,6 @@ pub(super) struct Overlay {
     pub(super) pushed: BTreeMap<(u16, MacAddr), Pushed>,
 }
 
-impl Unmade {
-    /// In a sentence.
-    fn words(&self) -> Option<String> {
-        let Unmade { told, why } = self;
-        let first = told.keys().next()?.1;
-        Some(format!(
-            "{} addresses ({first} the first) are behind targets that cannot be made: {why}",
-            told.len()
-        ))
-    }
-}
-
 impl Overlay {
     fn new(conf: &windlass_api::Overlay, filters: bool) -> Overlay {
         let settings = conf.settings();
@@ -153,7 +137,8 @@ impl Overlay {
             vtep: None,
             missing: None,
             trouble: None,
-            full: None,
+            unentered: Unentered::default(),
+            unflooded: None,
             unmade: Unmade::default(),
             questions: Questions::default(),
             targets: BTreeMap::new(),
@@ -371,7 +356,7 @@ impl Ports {
         let tuning = translate::tuning(&member.settings, &mut self.firewalls)?;
         let tuning = state.tuning(vtep, tuning);
         self.plane.set_overlay(id, conf, tuning).map_err(failed)?;
-        self.match_floods(name)?;
+        self.match_floods(name);
         self.renew_places(name)
     }
 
@@ -425,14 +410,7 @@ impl Ports {
         if let Err(error) = self.plane.follow_paths() {
             tracing::error!("paths of overlays: {error}");
         }
-        self.make_unmade();
-        let going = self.members.overlays();
-        let going = going.filter(|(_, _, overlay)| !overlay.going.is_empty());
-        for name in going.map(|(name, ..)| name.clone()).collect::<Vec<_>>() {
-            if let Err(error) = self.remove_idle(&name) {
-                tracing::error!("{name}: {error}");
-            }
-        }
+        self.try_again();
         let waiting = self.members.overlays();
         let waiting = waiting.filter(|(_, _, overlay)| overlay.vtep.is_none());
         let waiting: Vec<Name> = waiting.map(|(name, ..)| name.clone()).collect();
@@ -444,36 +422,15 @@ impl Ports {
         }
     }
 
-    /// Tries again to make targets that could not be made: first one of each overlay.
-    fn make_unmade(&mut self) {
-        let unmade = self.members.overlays();
-        let unmade = unmade.filter(|(_, _, overlay)| !overlay.unmade.told.is_empty());
-        let unmade: Vec<Name> = unmade.map(|(name, ..)| name.clone()).collect();
-        for name in unmade {
-            let again = |ports: &mut Self, at_most| {
-                let told = ports.overlay_mut(&name).map(|state| {
-                    let told = &mut state.unmade.told;
-                    let some = std::iter::from_fn(|| told.pop_first()).take(at_most);
-                    some.map(|((vlan, mac), told)| (vlan, mac, Some(told)))
-                        .collect()
-                });
-                ports.push(&name, told.unwrap_or_default())
-            };
-            let left = |ports: &Self| ports.overlay(&name).map_or(0, |s| s.unmade.told.len());
-            let before = left(self);
-            let mut done = again(self, 1);
-            if left(self) < before {
-                done = done.and_then(|()| again(self, usize::MAX));
-                self.sink.changed(&name);
-            }
-            if let Err(error) = done {
-                tracing::error!("{name}: {error}");
-            }
+    /// Has exactly those targets get what is flooded that are to. What cannot be done is tried again every second.
+    fn match_floods(&mut self, name: &Name) {
+        let done = self.try_floods(name);
+        if let Some(state) = self.overlay_mut(name) {
+            state.unflooded = done.err().map(|error| error.to_string());
         }
     }
 
-    /// Has exactly those targets get what is flooded that are to.
-    fn match_floods(&mut self, name: &Name) -> Result<(), BackendError> {
+    fn try_floods(&mut self, name: &Name) -> Result<(), BackendError> {
         let Some(state) = self.overlay(name) else {
             return Ok(());
         };
@@ -601,6 +558,7 @@ impl Ports {
             let gone = state.take_pushed(key);
             asked.extend(gone.into_iter().map(|ip| (vlan, ip, None)));
             state.unmade.told.remove(&key);
+            state.unentered.keys.remove(&Key::from_octets(vlan, mac.0));
             let place = match (place, told) {
                 (Some(Ok(place)), Some(told)) => {
                     asked.extend(told.ips.iter().map(|ip| (vlan, *ip, Some(mac))));
@@ -621,22 +579,8 @@ impl Ports {
         }
         self.tell_neighbours(name, asked);
         self.answer_asked(name, placed);
-        let bridge = self.members.get(name).map(|member| member.bridge.clone());
-        let Some(bridge) = bridge.and_then(|bridge| self.bridges.get(&bridge)) else {
-            return Ok(());
-        };
-        let entered = match entries.is_empty() {
-            true => Ok(()),
-            false => self.plane.push_entries(bridge.id, entries),
-        };
-        let full = match entered {
-            Err(error @ DataPlaneError::TableFull(_)) => Some(error.to_string()),
-            entered => entered.map(|()| None).map_err(failed)?,
-        };
-        if let Some(state) = self.overlay_mut(name) {
-            state.full = full.or(state.full.take());
-        }
-        self.remove_idle(name)
+        self.enter_told(name, entries);
+        Ok(())
     }
 
     /// Addresses of an overlay that were entered by hand.
@@ -656,9 +600,6 @@ impl Ports {
         let told = state.pushed.iter();
         let told = told.map(|((vlan, mac), pushed)| (*vlan, *mac, Some(pushed.behind())));
         let told: Vec<_> = told.collect();
-        if let Some(state) = self.overlay_mut(name) {
-            state.full = None;
-        }
         self.push(name, told)
     }
 
@@ -669,7 +610,11 @@ impl Ports {
             let there = there.filter(|(_, member, _)| member.bridge == bridge);
             let there: Vec<Name> = there.map(|(name, ..)| name.clone()).collect();
             for name in there {
-                let again = self.overlay(&name).map(|state| state.told_of(&keys));
+                let again = self.overlay(&name).map(|state| {
+                    let pushed = |key: &&Key| state.pushed.contains_key(&address(key));
+                    let again = keys.iter().filter(pushed);
+                    again.map(|key| state.told_of(*key)).collect()
+                });
                 if let Err(error) = self.push(&name, again.unwrap_or_default()) {
                     tracing::error!("{name}: {error}");
                 }
@@ -696,12 +641,10 @@ impl Ports {
             if let Some(state) = self.overlay_mut(&name) {
                 state.idle = state.targets.keys().copied().collect();
             }
-            let done = self
-                .renew_places(&name)
-                .and_then(|()| self.remove_idle(&name));
-            if let Err(error) = done {
+            if let Err(error) = self.renew_places(&name) {
                 tracing::error!("{name}: {error}");
             }
+            self.remove_idle(&name);
         }
     }
 
@@ -828,7 +771,8 @@ impl Ports {
         let endpoint = endpoints.find(|endpoint| endpoint.overlays.contains(&member.id));
         let missing = overlay.missing.as_ref();
         let missing = missing.map(|why| format!("the underlay is not there: {why}"));
-        let reason = missing.or_else(|| overlay.full.clone());
+        let reason = missing.or_else(|| overlay.unentered.words());
+        let reason = reason.or_else(|| overlay.unflooded.clone());
         let reason = reason.or_else(|| overlay.unmade.words());
         let reason = reason.or_else(|| overlay.questions.full());
         let reason = reason.or_else(|| overlay.trouble.clone());
@@ -867,6 +811,11 @@ impl Ports {
     }
 }
 
+/// What a key of the table is of.
+fn address(key: &Key) -> (u16, MacAddr) {
+    (key.vid(), MacAddr(key.octets()))
+}
+
 impl Pushed {
     /// As it was told.
     fn behind(&self) -> Behind {
@@ -880,14 +829,10 @@ impl Pushed {
 }
 
 impl Overlay {
-    /// What the search told of these addresses.
-    fn told_of(&self, keys: &BTreeSet<Key>) -> Vec<(u16, MacAddr, Option<Behind>)> {
-        let told = keys.iter().filter_map(|key| {
-            let (vlan, mac) = (key.vid(), MacAddr(key.octets()));
-            let pushed = self.pushed.get(&(vlan, mac))?;
-            Some((vlan, mac, Some(pushed.behind())))
-        });
-        told.collect()
+    /// What the search told of an address.
+    fn told_of(&self, key: Key) -> (u16, MacAddr, Option<Behind>) {
+        let (vlan, mac) = address(&key);
+        (vlan, mac, self.pushed.get(&(vlan, mac)).map(Pushed::behind))
     }
 
     /// What hosts on its bridge are told, if they are.

@@ -19,8 +19,7 @@ use windlass_overlay::Vni;
 use windlass_worker::dataplane::now;
 
 use super::{Announced, Overlay, Target, TargetKey};
-use crate::backend::BackendError;
-use crate::dataplane::ports::{Ports, failed};
+use crate::dataplane::ports::Ports;
 
 /// For how long frames for an endpoint that has moved are relayed, in nanoseconds.
 const UNDER_WAY_NS: u64 = 10_000_000_000;
@@ -113,10 +112,8 @@ impl Ports {
         let now = now();
         for name in moving {
             let state = self.overlay_mut(&name);
-            if state.is_some_and(|state| state.moves.end(now))
-                && let Err(error) = self.remove_idle(&name)
-            {
-                tracing::error!("{name}: {error}");
+            if state.is_some_and(|state| state.moves.end(now)) {
+                self.remove_idle(&name);
             }
         }
         let mut vteps: BTreeMap<*const Vtep, (&Arc<Vtep>, Relays)> = BTreeMap::new();
@@ -134,18 +131,16 @@ impl Ports {
         }
     }
 
-    /// Removes targets that nobody uses any more; within an edit, at its end.
-    pub(in crate::dataplane::ports) fn remove_idle(
-        &mut self,
-        name: &Name,
-    ) -> Result<(), BackendError> {
+    /// Removes targets that nobody uses any more; within an edit, at its end. What a late worker may still send to is removed again every
+    /// second, until it can be.
+    pub(in crate::dataplane::ports) fn remove_idle(&mut self, name: &Name) {
         if self.edit.is_open {
             self.edit.overlays.insert(name.clone());
-            return Ok(());
+            return;
         }
         let statics = self.static_targets(name);
         let Some(state) = self.overlay_mut(name) else {
-            return Ok(());
+            return;
         };
         for key in std::mem::take(&mut state.idle) {
             let is_asked = state.questions.leads_to(&key);
@@ -162,13 +157,14 @@ impl Ports {
         }
         let going = state.going.clone();
         if going.is_empty() {
-            return Ok(());
+            return;
         }
-        self.plane.remove_targets(&going).map_err(failed)?;
+        if let Err(error) = self.plane.remove_targets(&going) {
+            return tracing::error!("targets of {name} that are no more: {error}");
+        }
         if let Some(state) = self.overlay_mut(name) {
             state.going.clear();
         }
-        Ok(())
     }
 
     /// Targets of an overlay that entries made by hand name.

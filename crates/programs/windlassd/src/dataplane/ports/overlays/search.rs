@@ -2,9 +2,10 @@
 //!
 //! # Model
 //! Searches run on the look-up thread ([`Lookups`]), which starts with the first overlay that needs one. It tells over a bounded
-//! channel, read in each round of this thread. An overlay is made after the first word of its search, so that a mistake is the answer to
-//! whoever made it: its search begins [`Ahead`] of it, and nobody waits meanwhile. A change of one that is there waits on this thread. A
-//! daemon that starts does not wait, and its overlays are degraded until the search speaks.
+//! channel, read in each round of this thread. An overlay is made, or its search changed, after the first word of the search, so that a mistake
+//! is the answer to whoever made it: the search begins [`Ahead`] of that, and this thread waits for none. An overlay that is there goes on
+//! meanwhile with the search that it has. What a daemon that starts makes, or makes again, is degraded until its search speaks, as is what
+//! is undone.
 //!
 //! A registry is told of each VNIC on the overlay's bridge, in each network: its address, the IP addresses that it may use or is given,
 //! and whether it is live.
@@ -34,8 +35,6 @@ use crate::lookup::{
 
 /// Time that a search has for its first word, when an overlay is made or changed.
 const FIRST_WORD: Duration = Duration::from_secs(5);
-/// How often room is made in that time for what other searches tell.
-const ROOM: Duration = Duration::from_millis(5);
 /// Messages of searches that wait for this thread at most: eight whole tables in an edit.
 const TOLD_MAX: usize = 256;
 /// The plugin of `search=etcd`.
@@ -43,21 +42,32 @@ const ETCD_PLUGIN: &str = "windlass-lookup-etcd";
 /// Where it is, if it is neither beside the daemon nor in `../lib/windlass`.
 const PLUGINS: &str = "/usr/lib/windlass";
 
-/// A search that has begun before its overlay.
+/// A search that has begun before its overlay, or before its overlay has it.
 struct Ahead {
     conf: LookupConf,
+    /// Its overlay is there, and has a search.
+    is_change: bool,
     started: Started,
     /// Its first word.
     word: Option<Result<(), StartError>>,
-    /// How long that is waited for, and then, that somebody makes the overlay.
+    /// How long that is waited for, and then, that somebody makes or changes the overlay.
     until: Instant,
-    /// What it has told since.
+    /// What it has told since, and its overlay does not know of yet.
     told: Vec<Told>,
     /// Addresses in that.
     entries: usize,
 }
 
 impl Ahead {
+    /// Whether what is told is for the overlay as it is to be.
+    fn is_for_later(&self, told: &Told, is_own: impl Fn(u32) -> bool) -> bool {
+        let vni = match told {
+            Told::Entries { vni, .. } | Told::Flood { vni, .. } => Some(*vni),
+            _ => None,
+        };
+        !self.is_change || vni.is_some_and(|vni| !is_own(vni))
+    }
+
     /// Keeps what it tells for its overlay. A search that changes its mind without end is refused: true when it is from now on.
     fn keep(&mut self, told: Told) -> bool {
         if let Told::Entries { changes, .. } = &told {
@@ -80,13 +90,13 @@ pub(in crate::dataplane::ports) struct Searches {
     /// Dropped before the look-up thread is waited for, which may wait for room here.
     told: Receiver<(Name, Told)>,
     to: SyncSender<(Name, Told)>,
-    /// What was told while this thread waited for a first word.
+    /// What was told before its overlay was there, or had that search.
     told_before: Vec<(Name, Told)>,
     ahead: BTreeMap<Name, Ahead>,
     pub(super) lookups: Option<Lookups>,
     /// Questions so far.
     questions: u64,
-    /// The stored configuration has been made: overlays that come now wait for their search.
+    /// The stored configuration has been made: overlays that come or change now wait for their search.
     pub(in crate::dataplane::ports) has_begun: bool,
 }
 
@@ -115,20 +125,6 @@ impl Searches {
     /// When a search that has begun ahead has waited long enough. With its first word it tells something, which wakes this thread.
     pub(super) fn due(&self) -> Option<Instant> {
         self.ahead.values().map(|ahead| ahead.until).min()
-    }
-
-    /// Waits for the first word of a search. What is told meanwhile is taken in: without room for it the look-up thread would wait
-    /// for this one.
-    fn wait(&mut self, started: &Started) -> Result<(), StartError> {
-        let until = Instant::now() + FIRST_WORD;
-        loop {
-            self.told_before.extend(self.told.try_iter().take(TOLD_MAX));
-            let left = until.saturating_duration_since(Instant::now());
-            match started.wait_for(left.min(ROOM)) {
-                None if !left.is_zero() => {}
-                how => return how.unwrap_or_else(|| Err(StartError::late())),
-            }
-        }
     }
 }
 
@@ -234,78 +230,70 @@ impl Ports {
         self.searches.lookups.as_ref().ok_or_else(missing)
     }
 
-    /// Has an overlay's search begin, or go on with other properties.
+    /// Has an overlay's search begin, or go on with other properties. One that has begun ahead has said its first word; another's is
+    /// not waited for.
     ///
     /// # Errors
-    /// What is wrong with it, in the search's own words.
+    /// There is no look-up thread.
     pub(super) fn begin_search(&mut self, name: &Name, is_new: bool) -> Result<(), BackendError> {
-        let has_begun = self.searches.has_begun;
         let conf = self.overlay(name).and_then(|state| state.lookup_conf(name));
         let Some(conf) = conf else {
             return Ok(());
         };
-        let ahead = self.searches.ahead.remove(name).filter(|_| is_new);
-        if let Some(ahead) = ahead.filter(|ahead| ahead.conf == conf)
-            && matches!(ahead.word, Some(Ok(())))
-        {
+        let ahead = self.searches.ahead.remove(name);
+        if ahead.is_some() {
+            // Another change may wait behind it.
+            self.sink.changed(name);
+        }
+        let is_ready = |ahead: &Ahead| ahead.conf == conf && matches!(ahead.word, Some(Ok(())));
+        let is_its = |ahead: &Ahead| ahead.is_change != is_new;
+        if let Some(ahead) = ahead.filter(is_its).filter(is_ready) {
             let told = ahead.told.into_iter().map(|told| (name.clone(), told));
-            // Older than what was taken in while this thread waited for another search.
+            // Older than what the look-up thread has told meanwhile.
             self.searches.told_before.splice(..0, told);
             let _ = eventfd::signal(&*self.wake);
             return Ok(());
         }
         let lookups = self.lookups()?;
-        let started = match is_new {
-            true => lookups.start(conf),
-            false => lookups.set(conf),
-        };
-        if !has_begun {
-            return Ok(());
+        match is_new {
+            true => drop(lookups.start(conf)),
+            false => drop(lookups.set(conf)),
         }
-        let begun = self.searches.wait(&started);
-        if begun.is_err() && is_new {
-            self.end_search(name);
-        }
-        begun.map_err(|error| refused(name, &error))
+        Ok(())
     }
 
-    /// Has the search of an overlay that is to be made begin. `None` until it has said its first word. Where another one has its name
-    /// until then, that one's goes on.
+    /// Has the search begin of an overlay that is to be made, or to have another search. `None` until it has said its first word. Where
+    /// another one of its name is taken away in the same edit, the new one's is not waited for.
     pub fn begin_search_ahead(
         &mut self,
         overlay: &windlass_api::Overlay,
         filters: bool,
     ) -> Option<Result<(), BackendError>> {
         let name = &overlay.name;
-        let has_other = self.members.get(name).is_some() || self.edit.has_aside(name);
-        let may_begin = self.searches.has_begun && !has_other;
-        let conf = Overlay::new(overlay, filters).lookup_conf(name);
-        let Some(conf) = conf.filter(|_| may_begin) else {
+        let former = self.overlay(name).and_then(|state| state.lookup_conf(name));
+        let next = Overlay::new(overlay, filters).lookup_conf(name);
+        let may_begin = self.searches.has_begun && !self.edit.has_aside(name);
+        let Some(conf) = next.filter(|conf| may_begin && former.as_ref() != Some(conf)) else {
             return Some(Ok(()));
         };
-        // One whose overlay was refused for another reason gives way.
-        let is_left = |ahead: &Ahead| ahead.word.is_some() && ahead.conf != conf;
-        if self.searches.ahead.get(name).is_some_and(is_left) {
-            self.searches.ahead.remove(name);
-        }
+        let is_change = former.is_some();
         if let Some(ahead) = self.searches.ahead.get(name) {
-            if ahead.conf != conf {
-                let other = format!("another overlay `{name}` is being made");
-                return Some(Err(BackendError::Host(other)));
-            }
-            let word = ahead.word.clone()?;
+            // Where another change is first, this one is looked at again when that is over.
+            let is_same = ahead.conf == conf && ahead.is_change == is_change;
+            let word = ahead.word.clone().filter(|_| is_same)?;
             if word.is_err() {
-                self.searches.ahead.remove(name);
-                self.end_search(name);
+                self.give_up(name);
             }
             return Some(word.map_err(|error| refused(name, &error)));
         }
-        let started = match self.lookups() {
-            Ok(lookups) => lookups.start(conf.clone()),
-            Err(error) => return Some(Err(error)),
+        let started = match (self.lookups(), is_change) {
+            (Ok(lookups), true) => lookups.try_set(conf.clone()),
+            (Ok(lookups), false) => lookups.start(conf.clone()),
+            (Err(error), _) => return Some(Err(error)),
         };
         let ahead = Ahead {
             conf,
+            is_change,
             started,
             word: None,
             until: Instant::now() + FIRST_WORD,
@@ -314,6 +302,22 @@ impl Ports {
         };
         self.searches.ahead.insert(name.clone(), ahead);
         None
+    }
+
+    /// Nobody makes the overlay of a search that has begun ahead, or changes it: one that is there goes on with what it has.
+    pub fn give_up(&mut self, name: &Name) {
+        let Some(ahead) = self.searches.ahead.remove(name) else {
+            return;
+        };
+        // Another change may wait behind it.
+        self.sink.changed(name);
+        if !ahead.is_change {
+            return self.end_search(name);
+        }
+        let conf = self.overlay(name).and_then(|state| state.lookup_conf(name));
+        if let (Some(conf), Some(lookups)) = (conf, &self.searches.lookups) {
+            drop(lookups.set(conf));
+        }
     }
 
     /// Hears first words of searches that have begun ahead, and ends those whose overlays nobody makes.
@@ -334,8 +338,7 @@ impl Ports {
             }
         }
         for name in over {
-            self.searches.ahead.remove(&name);
-            self.end_search(&name);
+            self.give_up(&name);
         }
     }
 
@@ -352,8 +355,13 @@ impl Ports {
         self.begin_search(name, true)
     }
 
-    /// Ends the search of an overlay that is no more, unless another one that has its name has a search.
-    pub(in crate::dataplane::ports) fn leave_search(&self, name: &Name) {
+    /// Ends the search of an overlay that is no more, unless another one that has its name has a search. Who waits to change it is told.
+    pub(in crate::dataplane::ports) fn leave_search(&mut self, name: &Name) {
+        let ahead = self.searches.ahead.get(name);
+        if ahead.is_some_and(|ahead| ahead.is_change) {
+            self.searches.ahead.remove(name);
+            self.sink.changed(name);
+        }
         let other = self.overlay(name);
         if other.is_none_or(|other| other.lookup.is_none())
             && !self.searches.ahead.contains_key(name)
@@ -376,7 +384,11 @@ impl Ports {
         told.extend(self.searches.told.try_iter().take(TOLD_MAX));
         self.hear_ahead();
         for (name, told) in told {
-            if let Some(ahead) = self.searches.ahead.get_mut(&name) {
+            let state = self.members.get(&name).and_then(|m| m.overlay.as_deref());
+            let is_own = |vni| state.is_some_and(|state| state.vlan_of(vni).is_some());
+            if let Some(ahead) = self.searches.ahead.get_mut(&name)
+                && ahead.is_for_later(&told, is_own)
+            {
                 if ahead.keep(told) {
                     self.sink.changed(&name);
                 }
@@ -406,18 +418,19 @@ impl Ports {
                 self.tell_neighbours(name, former.neighbours().collect());
                 let gone = self.told_addresses(name, |_, _| true);
                 self.push(name, gone)?;
-                self.match_floods(name)?;
-                self.remove_idle(name)?;
+                self.match_floods(name);
+                self.remove_idle(name);
             }
             Told::Entries { vni, changes } => return self.told_entries(name, vni, changes),
             Told::Flood { vni, targets } => {
                 state.flooded.insert(vni, targets);
-                return self
-                    .match_floods(name)
-                    .and_then(|()| self.remove_idle(name));
+                self.match_floods(name);
+                self.remove_idle(name);
             }
             Told::Degraded(why) => state.trouble = Some(why),
             Told::Restored => state.trouble = None,
+            // This thread has listened already.
+            Told::Spoken => return Ok(()),
             Told::Owned { vni, mac, .. } => {
                 let endpoint = (vni, MacAddr(mac.0));
                 if state.lost.remove(&endpoint).is_some() && state.is_live(endpoint) {
