@@ -19,6 +19,7 @@ use std::collections::HashMap;
 use std::collections::hash_map;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 
 use serde::Deserializer;
 use serde::de::{DeserializeSeed, Error, MapAccess, Visitor};
@@ -57,7 +58,7 @@ pub enum FileError {
 ///
 /// # Errors
 /// If it is bad.
-pub fn parse(file: &[u8]) -> Result<HashMap<MacAddr, Record>, FileError> {
+pub fn parse(file: &[u8]) -> Result<HashMap<MacAddr, Arc<Record>>, FileError> {
     match file.len() {
         0 => return Err(FileError::Empty),
         1..=FILE_BYTES_MAX => {}
@@ -81,7 +82,7 @@ pub fn parse(file: &[u8]) -> Result<HashMap<MacAddr, Record>, FileError> {
 /// The file so far.
 #[derive(Default)]
 struct Whole {
-    records: HashMap<MacAddr, Record>,
+    records: HashMap<MacAddr, Arc<Record>>,
     /// Whose each IP address is.
     owners: HashMap<IpAddr, MacAddr>,
 }
@@ -110,7 +111,7 @@ impl<'de> Visitor<'de> for &mut Whole {
                 return Err(A::Error::custom(reason));
             }
             let record = map.next_value_seed(Endpoint { mac, whole: self })?;
-            self.records.insert(mac, record);
+            self.records.insert(mac, Arc::new(record));
         }
         Ok(())
     }
@@ -165,7 +166,7 @@ impl<'de> Visitor<'de> for Endpoint<'_> {
         let port = port.unwrap_or(protocol::PORT);
         protocol::is_target(&Target { ip, port })
             .map_err(|reason| A::Error::custom(format!("{mac}: \"ip\": {reason}")))?;
-        let ips: Vec<IpAddr> = arp.into_iter().chain(ndp).collect();
+        let ips: Box<[IpAddr]> = arp.into_iter().chain(ndp).collect();
         for ip in &ips {
             match self.whole.owners.entry(*ip) {
                 hash_map::Entry::Vacant(free) => free.insert(mac),

@@ -5,12 +5,16 @@
 //! between [`Table::sync_begin`] and [`Table::sync_end`]: what they did not bring goes at the end, never at the beginning. What has
 //! changed since the last look is taken with [`Table::take_changes`]: whatever way a record came, only a difference is told.
 //!
+//! # Ownership and lifetime
+//! A [`Record`] never changes. The table and those who were told of it share it: a daemon may know 100,000 of them.
+//!
 //! # Failure modes
 //! A source that ends in the middle of a sync takes nothing away ([`Table::abort_syncs`]). A record beyond [`ENTRIES_MAX`], or twice as
 //! many during a sync, is refused; those that are there stay.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use thiserror::Error;
 use windlass_wire::MacAddr;
@@ -28,17 +32,17 @@ pub struct Record {
     /// Where its frames are sent.
     pub target: SocketAddr,
     /// Its IP addresses.
-    pub ips: Vec<IpAddr>,
+    pub ips: Box<[IpAddr]>,
     /// Its DHCP server.
     pub dhcp: Option<MacAddr>,
     /// The host that announced it; the registry's name.
-    pub host: Option<String>,
+    pub host: Option<Box<str>>,
     /// Which of two records of one endpoint is the later one. 0 where the source counts none.
     pub generation: u64,
 }
 
 /// Records that are new, changed or, with `None`, gone.
-pub type Changes = Vec<(MacAddr, Option<Record>)>;
+pub type Changes = Vec<(MacAddr, Option<Arc<Record>>)>;
 
 /// Why a source's message is not taken.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -56,7 +60,7 @@ pub enum TableError {
 
 #[derive(Debug)]
 struct Slot {
-    record: Record,
+    record: Arc<Record>,
     /// The sync in which it was brought last, by [`Table::syncs`].
     seen: u64,
 }
@@ -96,7 +100,7 @@ impl Table {
 
     /// The record of an endpoint.
     pub fn get(&self, vni: u32, mac: MacAddr) -> Option<&Record> {
-        self.slots.get(&(vni, mac)).map(|slot| &slot.record)
+        self.slots.get(&(vni, mac)).map(|slot| &*slot.record)
     }
 
     /// Takes an endpoint as a plugin pushes it.
@@ -106,19 +110,20 @@ impl Table {
     pub fn push(&mut self, entry: Entry) -> Result<(), TableError> {
         let record = Record {
             target: entry.target.into(),
-            ips: entry.ips,
+            // A copy has the size that it needs, in what an earlier one left.
+            ips: entry.ips.as_slice().into(),
             dhcp: entry.dhcp,
-            host: entry.host,
+            host: entry.host.as_deref().map(Box::from),
             generation: entry.generation,
         };
-        self.put(entry.vni, entry.mac, record)
+        self.put(entry.vni, entry.mac, Arc::new(record))
     }
 
     /// Takes a record. Outside of a sync it is void if one of a later generation is there.
     ///
     /// # Errors
     /// [`TableError::Foreign`], [`TableError::Full`].
-    pub fn put(&mut self, vni: u32, mac: MacAddr, record: Record) -> Result<(), TableError> {
+    pub fn put(&mut self, vni: u32, mac: MacAddr, record: Arc<Record>) -> Result<(), TableError> {
         self.is_own(vni)?;
         let is_synced = [None, Some(vni)]
             .iter()
@@ -152,7 +157,8 @@ impl Table {
         self.is_own(gone.vni)?;
         let key = (gone.vni, gone.mac);
         let is_theirs = self.slots.get(&key).is_some_and(|slot| {
-            slot.record.host == gone.host && slot.record.generation <= gone.generation
+            slot.record.host.as_deref() == gone.host.as_deref()
+                && slot.record.generation <= gone.generation
         });
         if is_theirs {
             self.slots.remove(&key);
@@ -198,7 +204,7 @@ impl Table {
         let mut changes = Changes::with_capacity(keys.len());
         for key in keys {
             self.changed.remove(&key);
-            let record = self.slots.get(&key).map(|slot| slot.record.clone());
+            let record = self.slots.get(&key).map(|slot| Arc::clone(&slot.record));
             changes.push((key.1, record));
         }
         Some((vni, changes))
@@ -236,14 +242,14 @@ impl Table {
 mod tests {
     use super::*;
 
-    fn record(host: &str, generation: u64) -> Record {
-        Record {
+    fn record(host: &str, generation: u64) -> Arc<Record> {
+        Arc::new(Record {
             target: SocketAddr::from(([192, 0, 2, 1], 4789)),
-            ips: Vec::new(),
+            ips: Box::default(),
             dhcp: None,
-            host: Some(host.to_owned()),
+            host: Some(host.into()),
             generation,
-        }
+        })
     }
 
     fn mac(last: u32) -> MacAddr {
@@ -262,8 +268,9 @@ mod tests {
         let mut all = Vec::new();
         while let Some((vni, some)) = table.take_changes(2) {
             assert!(some.len() <= 2);
-            let of =
-                |(mac, record): (MacAddr, Option<Record>)| (vni, mac, record.map(|r| r.generation));
+            let of = |(mac, record): (MacAddr, Option<Arc<Record>>)| {
+                (vni, mac, record.map(|r| r.generation))
+            };
             all.extend(some.into_iter().map(of));
         }
         all
@@ -318,13 +325,13 @@ mod tests {
         table.put(1, mac(1), record("h2", 4)).expect("room");
         table.withdraw(&withdrawn(1, 1, "h1", 3)).expect("own");
         table.put(1, mac(1), record("h1", 3)).expect("room");
-        assert_eq!(table.get(1, mac(1)), Some(&record("h2", 4)));
+        assert_eq!(table.get(1, mac(1)), Some(&*record("h2", 4)));
         table.withdraw(&withdrawn(1, 1, "h2", 3)).expect("own");
         assert_eq!(table.len(), 1);
         table.sync_begin(None).expect("all");
         table.put(1, mac(1), record("h1", 1)).expect("room");
         table.sync_end(None).expect("begun");
-        assert_eq!(table.get(1, mac(1)), Some(&record("h1", 1)));
+        assert_eq!(table.get(1, mac(1)), Some(&*record("h1", 1)));
         table.withdraw(&withdrawn(1, 1, "h1", 1)).expect("own");
         assert_eq!(changes(&mut table), [(1, mac(1), None)]);
     }

@@ -31,7 +31,7 @@
 //!
 //! # Model
 //! [`packet`] is ARP and neighbour discovery as bytes. [`Neighbours`] is a table: VLAN and IP address to MAC address and port. What is configured
-//! ([`PortConf::fixed`]) is not learned over. Else senders of requests, solicitations and announcements are learned for [`LIFE_NS`]. Answers to others
+//! ([`PortConf::fixed`]) or told ([`Neighbours::enter`]) is not learned over; of both, the former holds. Else senders of requests, solicitations and announcements are learned for [`LIFE_NS`]. Answers to others
 //! are unicast and never come here.
 //!
 //! | what comes | learned | answered |

@@ -58,8 +58,6 @@ pub struct Counts {
 struct Port {
     conf: PortConf,
     learned: BTreeSet<Key>,
-    /// What [`Neighbours::enter`] told, also while something else holds before it.
-    entered: BTreeMap<Key, Mac>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -74,11 +72,26 @@ struct Entry {
     armed: Tick,
 }
 
+impl Entry {
+    fn lasting(mac: Mac, port: u16) -> Self {
+        Self {
+            mac,
+            port,
+            disputed_until: Tick(0),
+            until: None,
+            armed: Tick(0),
+        }
+    }
+}
+
 /// The table of one bridge.
 #[derive(Debug, Default)]
 pub struct Neighbours {
     ports: BTreeMap<u16, Port>,
+    /// What is configured, and what was learned.
     table: BTreeMap<Key, Entry>,
+    /// What [`Neighbours::enter`] told, by port. There may be 100,000 addresses: nothing else is kept of them.
+    told: BTreeMap<u16, BTreeMap<Key, Mac>>,
     timers: BTreeSet<(Tick, Key)>,
     counts: Counts,
 }
@@ -95,7 +108,6 @@ impl Neighbours {
             let is_mine = |e: &&Entry| e.port == id && e.until.is_none();
             if self.table.get(&key).filter(is_mine).is_some() {
                 self.table.remove(&key);
-                self.uncover(key);
             }
         }
         for key in conf.fixed {
@@ -105,55 +117,37 @@ impl Neighbours {
                 continue;
             }
             self.forget(key);
-            let entry = Entry {
-                mac: conf.mac,
-                port: id,
-                disputed_until: Tick(0),
-                until: None,
-                armed: Tick(0),
-            };
-            self.table.insert(key, entry);
+            self.table.insert(key, Entry::lasting(conf.mac, id));
         }
     }
 
-    /// Somebody who knows says who has an address behind a port: this MAC address, or nobody. What is configured of another port holds
-    /// before.
+    /// Somebody who knows says who has an address behind a port: this MAC address, or nobody. What is configured holds before.
     pub fn enter(&mut self, id: u16, key: (u16, IpAddr), mac: Option<Mac>) {
-        let Some(port) = self.ports.get_mut(&id) else {
+        if !self.ports.contains_key(&id) {
             return;
-        };
-        let former = match mac {
-            Some(mac) => port.entered.insert(key, mac),
-            None => port.entered.remove(&key),
-        };
-        let known = self.table.get(&key).filter(|entry| entry.until.is_none());
-        match known.map(|entry| entry.port) {
-            Some(other) if other != id => return,
-            Some(_) if former.is_some() => drop(self.table.remove(&key)),
-            _ => {}
         }
-        self.uncover(key);
+        let told = self.told.entry(id).or_default();
+        match mac {
+            Some(mac) => {
+                told.insert(key, mac);
+                self.forget(key);
+            }
+            None => drop(told.remove(&key)),
+        }
     }
 
-    /// What was entered of an address that nobody is configured to have holds.
-    fn uncover(&mut self, key: Key) {
-        let known = self.table.get(&key);
+    /// Who has an address: as it is configured, as it was told, as it was learned.
+    fn find(&self, key: Key) -> Option<Entry> {
+        let known = self.table.get(&key).copied();
         if known.is_some_and(|entry| entry.until.is_none()) {
-            return;
+            return known;
         }
-        let mut ports = self.ports.iter();
-        let entered = ports.find_map(|(id, port)| Some((*id, *port.entered.get(&key)?)));
-        if let Some((port, mac)) = entered {
-            self.forget(key);
-            let entry = Entry {
-                mac,
-                port,
-                disputed_until: Tick(0),
-                until: None,
-                armed: Tick(0),
-            };
-            self.table.insert(key, entry);
-        }
+        self.find_told(key).or(known)
+    }
+
+    fn find_told(&self, key: Key) -> Option<Entry> {
+        let mut told = self.told.iter();
+        told.find_map(|(port, told)| Some(Entry::lasting(*told.get(&key)?, *port)))
     }
 
     /// Forgets what was learned behind a port: nobody is there any more.
@@ -169,22 +163,20 @@ impl Neighbours {
     /// Removes a port.
     pub fn remove_port(&mut self, id: u16) {
         self.link_down(id);
-        let port = self.ports.get_mut(&id);
-        let entered = port.map(|port| std::mem::take(&mut port.entered));
-        for key in entered.into_iter().flatten().map(|(key, _)| key) {
-            let is_mine = |entry: &&Entry| entry.port == id && entry.until.is_none();
-            if self.table.get(&key).filter(is_mine).is_some() {
-                self.table.remove(&key);
-                self.uncover(key);
-            }
-        }
+        self.told.remove(&id);
         self.set_port(id, PortConf::default());
         self.ports.remove(&id);
     }
 
     /// Addresses that are known, and what was done.
     pub fn counts(&self) -> (usize, Counts) {
-        (self.table.len(), self.counts)
+        let told = self.told.values().map(BTreeMap::len).sum();
+        let both = self
+            .table
+            .keys()
+            .filter(|key| self.find_told(**key).is_some());
+        let known = self.table.len().saturating_add(told);
+        (known.saturating_sub(both.count()), self.counts)
     }
 
     /// Reads a frame that came from a port.
@@ -197,7 +189,7 @@ impl Neighbours {
         }
         let answered = said.and_then(|said| {
             let target = said.target?;
-            let entry = self.table.get(&(vid, target))?;
+            let entry = self.find((vid, target))?;
             let conf = &self.ports.get(&entry.port)?.conf;
             let is_sure = conf.is_host || target.is_ipv4();
             let is_apart = is_private && conf.is_private;
@@ -220,10 +212,13 @@ impl Neighbours {
     /// The address that a frame asks for, if nobody is known to have it.
     pub fn unknown(&self, vid: u16, frame: &[u8]) -> Option<IpAddr> {
         let target = parse(frame)?.target?;
-        (!self.table.contains_key(&(vid, target))).then_some(target)
+        self.find((vid, target)).is_none().then_some(target)
     }
 
     fn learn(&mut self, key: Key, mac: Mac, id: u16, now: Tick) {
+        if self.find_told(key).is_some() {
+            return;
+        }
         let until = now.plus(LIFE_NS);
         let mut disputed_until = Tick(0);
         if let Some(entry) = self.table.get_mut(&key) {

@@ -349,6 +349,12 @@ fn what_is_entered_is_answered() {
         Some(mac(9)),
         "nobody is configured to have it"
     );
+    let mut later = conf(true);
+    (later.mac, later.fixed) = (mac(4), vec![key(9)]);
+    all.set_port(4, later);
+    assert_eq!(answers(&mut all, 9), Some(mac(4)), "it is configured later");
+    assert_eq!(all.counts().0, 3, "both, and the asker");
+    all.remove_port(4);
     all.enter(2, key(9), None);
     all.enter(2, key(7), None);
     assert_eq!((answers(&mut all, 9), answers(&mut all, 7)), (None, None));

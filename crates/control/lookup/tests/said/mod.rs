@@ -38,7 +38,7 @@ pub fn check(data: &[u8]) {
     }
     assert_eq!(mirror.len(), table.len());
     for ((vni, mac), record) in &mirror {
-        assert_eq!(table.get(*vni, *mac), Some(record));
+        assert_eq!(table.get(*vni, *mac), Some(&**record));
     }
     if let Ok(endpoints) = files::parse(data) {
         assert!(endpoints.len() <= ENTRIES_MAX);

@@ -77,7 +77,7 @@ pub(super) struct Content {
 }
 
 /// What a file has.
-pub(super) type Endpoints = HashMap<MacAddr, Record>;
+pub(super) type Endpoints = HashMap<MacAddr, Arc<Record>>;
 
 /// When a file is looked at next, and what was found last.
 #[derive(Debug)]

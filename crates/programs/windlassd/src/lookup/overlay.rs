@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Instant;
 
@@ -150,7 +151,7 @@ impl Overlay {
             table.sync_begin(None)?;
             for (_, vni) in &self.conf.vnis {
                 for (mac, record) in endpoints {
-                    table.put(*vni, *mac, record.clone())?;
+                    table.put(*vni, *mac, Arc::clone(record))?;
                 }
             }
             table.sync_end(None)

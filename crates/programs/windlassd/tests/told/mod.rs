@@ -24,7 +24,7 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 #[derive(Debug, Default)]
 pub struct State {
     /// The endpoints.
-    pub records: BTreeMap<(u32, MacAddr), Record>,
+    pub records: BTreeMap<(u32, MacAddr), Arc<Record>>,
     /// How many changes of them.
     pub changes: usize,
     /// Why the overlay is degraded.
@@ -38,7 +38,7 @@ pub struct State {
 impl State {
     /// The endpoints as lines.
     pub fn targets(&self) -> Vec<String> {
-        let line = |((vni, mac), record): (&(u32, MacAddr), &Record)| {
+        let line = |((vni, mac), record): (&(u32, MacAddr), &Arc<Record>)| {
             format!("{vni} {mac} {}", record.target)
         };
         self.records.iter().map(line).collect()

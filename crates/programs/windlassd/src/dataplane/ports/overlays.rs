@@ -29,6 +29,7 @@ use windlass_api::{
 use windlass_attach::vxlan::{Tos, Vtep, VtepConf};
 use windlass_bridge::fdb::Key;
 use windlass_dhcp::Network;
+use windlass_lookup::table::Record;
 use windlass_overlay::Vni;
 use windlass_sys::netns::{NetnsRef, within};
 use windlass_worker::dataplane::now;
@@ -70,20 +71,17 @@ struct Target {
 
 /// What the search told of an address.
 pub(super) struct Pushed {
-    target: TargetKey,
-    ips: Vec<IpAddr>,
-    /// For how long, if it was asked for.
-    life: Option<Life>,
-    /// Its DHCP server.
-    dhcp: Option<MacAddr>,
+    vni: u32,
+    behind: Behind,
 }
 
 /// Behind which remote host an address is, the IP addresses that it has, and its DHCP server.
+#[derive(Clone)]
 pub(super) struct Behind {
-    pub(super) to: SocketAddr,
-    pub(super) ips: Vec<IpAddr>,
-    life: Option<Life>,
-    pub(super) dhcp: Option<MacAddr>,
+    /// The look-up thread has it, too.
+    record: Arc<Record>,
+    /// For how long, if it was asked for.
+    life: Option<Box<Life>>,
 }
 
 /// What an overlay is beside a member.
@@ -541,7 +539,8 @@ impl Ports {
         if let Some(state) = self.overlay(name) {
             let floods = state.floods_all();
             let told = changes.iter();
-            let told = told.filter_map(|(vlan, _, told)| Some((*vlan, told.as_ref()?.to)));
+            let told =
+                told.filter_map(|(vlan, _, told)| Some((*vlan, told.as_ref()?.record.target)));
             let keys = told.filter_map(|(vlan, to)| Some((state.vni_of(vlan)?, to)));
             let wanted = keys.map(|key| (key, floods)).collect();
             // One that cannot be made is met below.
@@ -551,17 +550,19 @@ impl Ports {
             let key = (vlan, mac);
             let place = told
                 .as_ref()
-                .map(|told| self.target_of(name, vlan, told.to));
+                .map(|told| self.target_of(name, vlan, told.record.target));
             let Some(state) = self.overlay_mut(name) else {
                 break;
             };
             let gone = state.take_pushed(key);
-            asked.extend(gone.into_iter().map(|ip| (vlan, ip, None)));
+            let gone = gone.iter().flat_map(|gone| &gone.behind.record.ips);
+            asked.extend(gone.map(|ip| (vlan, *ip, None)));
             state.unmade.told.remove(&key);
             state.unentered.keys.remove(&Key::from_octets(vlan, mac.0));
             let place = match (place, told) {
                 (Some(Ok(place)), Some(told)) => {
-                    asked.extend(told.ips.iter().map(|ip| (vlan, *ip, Some(mac))));
+                    let ips = told.record.ips.iter();
+                    asked.extend(ips.map(|ip| (vlan, *ip, Some(mac))));
                     state.put_pushed(key, told);
                     Some(place)
                 }
@@ -598,7 +599,7 @@ impl Ports {
             return Ok(());
         };
         let told = state.pushed.iter();
-        let told = told.map(|((vlan, mac), pushed)| (*vlan, *mac, Some(pushed.behind())));
+        let told = told.map(|((vlan, mac), pushed)| (*vlan, *mac, Some(pushed.behind.clone())));
         let told: Vec<_> = told.collect();
         self.push(name, told)
     }
@@ -665,10 +666,10 @@ impl Ports {
         state.networks = networks;
         let told = std::mem::take(&mut state.pushed).into_iter();
         state.pushed = told
-            .filter_map(|((_, mac), pushed)| Some(((state.vlan_of(pushed.target.0)?, mac), pushed)))
+            .filter_map(|((_, mac), pushed)| Some(((state.vlan_of(pushed.vni)?, mac), pushed)))
             .collect();
         let pushed = state.pushed.iter();
-        let lives = pushed.filter_map(|(key, pushed)| Some((*key, pushed.life?)));
+        let lives = pushed.filter_map(|(key, pushed)| Some((*key, pushed.behind.life()?)));
         state.questions.renew(lives);
         self.begin_overlay(name)
     }
@@ -817,14 +818,29 @@ fn address(key: &Key) -> (u16, MacAddr) {
 }
 
 impl Pushed {
-    /// As it was told.
-    fn behind(&self) -> Behind {
+    fn target(&self) -> TargetKey {
+        (self.vni, self.behind.record.target)
+    }
+}
+
+impl Behind {
+    /// What a search answered that was asked.
+    fn asked(to: SocketAddr, ips: Box<[IpAddr]>, life: Life) -> Behind {
+        let record = Record {
+            target: to,
+            ips,
+            dhcp: None,
+            host: None,
+            generation: 0,
+        };
         Behind {
-            to: self.target.1,
-            ips: self.ips.clone(),
-            life: self.life,
-            dhcp: self.dhcp,
+            record: Arc::new(record),
+            life: Some(Box::new(life)),
         }
+    }
+
+    fn life(&self) -> Option<Life> {
+        self.life.as_deref().copied()
     }
 }
 
@@ -832,7 +848,9 @@ impl Overlay {
     /// What the search told of an address.
     fn told_of(&self, key: Key) -> (u16, MacAddr, Option<Behind>) {
         let (vlan, mac) = address(&key);
-        (vlan, mac, self.pushed.get(&(vlan, mac)).map(Pushed::behind))
+        let pushed = self.pushed.get(&(vlan, mac));
+        let pushed = pushed.map(|pushed| pushed.behind.clone());
+        (vlan, mac, pushed)
     }
 
     /// What hosts on its bridge are told, if they are.
@@ -859,7 +877,8 @@ impl Overlay {
     /// What the search told of an address: its IP addresses, and its DHCP server.
     pub(super) fn record(&self, key: (u16, MacAddr)) -> Option<(&[IpAddr], Option<MacAddr>)> {
         let pushed = self.pushed.get(&key)?;
-        Some((&pushed.ips, pushed.dhcp))
+        let record = &pushed.behind.record;
+        Some((&record.ips, record.dhcp.map(|mac| MacAddr(mac.0))))
     }
 
     /// Whether frames have their VLAN's tag in the tunnel.
@@ -882,42 +901,41 @@ impl Overlay {
 
     /// Keeps what the search tells of an address.
     fn put_pushed(&mut self, key: (u16, MacAddr), told: Behind) {
-        let target = (self.vni_of(key.0).unwrap_or_default(), told.to);
-        if let Some(target) = self.targets.get_mut(&target) {
+        self.questions.note_life(key, told.life());
+        let pushed = Pushed {
+            vni: self.vni_of(key.0).unwrap_or_default(),
+            behind: told,
+        };
+        if let Some(target) = self.targets.get_mut(&pushed.target()) {
             target.pushed += 1;
         }
-        self.questions.note_life(key, told.life);
-        let pushed = Pushed {
-            target,
-            ips: told.ips,
-            life: told.life,
-            dhcp: told.dhcp,
-        };
         self.pushed.insert(key, pushed);
     }
 
-    /// Takes out what the search told of an address: its IP addresses.
-    fn take_pushed(&mut self, key: (u16, MacAddr)) -> Vec<IpAddr> {
-        let Some(pushed) = self.pushed.remove(&key) else {
-            return Vec::new();
-        };
-        self.questions.end_life(key, pushed.life);
-        if self.is_live((pushed.target.0, key.1)) {
-            self.moves.keep(pushed.target, now());
+    /// Takes out what the search told of an address.
+    fn take_pushed(&mut self, key: (u16, MacAddr)) -> Option<Pushed> {
+        let pushed = self.pushed.remove(&key)?;
+        self.questions.end_life(key, pushed.behind.life());
+        let to = pushed.target();
+        if self.is_live((pushed.vni, key.1)) {
+            self.moves.keep(to, now());
         }
-        if let Some(target) = self.targets.get_mut(&pushed.target) {
+        if let Some(target) = self.targets.get_mut(&to) {
             target.pushed -= 1;
             if target.pushed == 0 {
-                self.idle.insert(pushed.target);
+                self.idle.insert(to);
             }
         }
-        pushed.ips
+        Some(pushed)
     }
 
     /// What questions for IP addresses of other hosts are answered with: VLAN, address, and whose it is.
     pub(super) fn answers(&self) -> impl Iterator<Item = (u16, IpAddr, Option<MacAddr>)> {
         let all = self.pushed.iter();
-        all.flat_map(|((vlan, mac), pushed)| pushed.ips.iter().map(|ip| (*vlan, *ip, Some(*mac))))
+        all.flat_map(|((vlan, mac), pushed)| {
+            let ips = pushed.behind.record.ips.iter();
+            ips.map(|ip| (*vlan, *ip, Some(*mac)))
+        })
     }
 
     /// Whether such questions are answered.

@@ -91,7 +91,7 @@ impl Overlay {
     fn relays(&self) -> impl Iterator<Item = ((Vni, windlass_wire::MacAddr), Relay)> {
         self.moves.left.iter().filter_map(|((vni, mac), until)| {
             let pushed = self.pushed.get(&(self.vlan_of(*vni)?, *mac))?;
-            let (to, listen) = (pushed.target.1, self.settings.listen?);
+            let (to, listen) = (pushed.target().1, self.settings.listen?);
             let relay = Relay { to, until: *until };
             let endpoint = (Vni::new(*vni)?, windlass_wire::MacAddr(mac.0));
             (to.ip() != listen.ip()).then_some((endpoint, relay))

@@ -440,18 +440,14 @@ impl Ports {
         let (vlan, mac) = (question.key.vid(), MacAddr(question.key.octets()));
         let state = self.overlay(name);
         let known = state.and_then(|state| state.pushed.get(&(vlan, mac)));
-        let ips = match known.map(|pushed| (pushed.life, pushed.ips.clone())) {
+        let known = known.map(|pushed| &pushed.behind);
+        let ips = match known.map(|of| (of.life(), of.record.ips.clone())) {
             // What was told since holds.
             Some((None, _)) => return Ok(()),
             Some((Some(_), ips)) => Some(ips),
             None => None,
         };
-        let behind = |ips| Behind {
-            to,
-            ips,
-            life: Some(Life::new(ttl, Instant::now())),
-            dhcp: None,
-        };
+        let behind = |ips| Behind::asked(to, ips, Life::new(ttl, Instant::now()));
         if let Some(ips) = ips {
             return self.push(name, vec![(vlan, mac, Some(behind(ips)))]);
         }
@@ -466,7 +462,7 @@ impl Ports {
         if place.is_err() {
             // It is kept until the target can be made.
             self.sink.changed(name);
-            return self.push(name, vec![(vlan, mac, Some(behind(Vec::new())))]);
+            return self.push(name, vec![(vlan, mac, Some(behind(Box::default())))]);
         }
         if let Some(state) = self.overlay_mut(name) {
             let vni = state.vni_of(vlan).unwrap_or_default();
@@ -495,8 +491,8 @@ impl Ports {
     fn drop_answer(&mut self, name: &Name, (vlan, mac): Address) -> Result<(), BackendError> {
         let state = self.overlay(name);
         let life = state.and_then(|state| match state.pushed.get(&(vlan, mac)) {
-            Some(pushed) => pushed.life,
-            None => state.unmade.told.get(&(vlan, mac))?.life,
+            Some(pushed) => pushed.behind.life(),
+            None => state.unmade.told.get(&(vlan, mac))?.life(),
         });
         match life.is_some() {
             true => self.push(name, vec![(vlan, mac, None)]),
@@ -519,12 +515,7 @@ impl Ports {
         if state.pushed.contains_key(&address) {
             return Ok(());
         }
-        let behind = Behind {
-            to,
-            ips: Vec::new(),
-            life: Some(Life::new(ttl, Instant::now())),
-            dhcp: None,
-        };
+        let behind = Behind::asked(to, Box::default(), Life::new(ttl, Instant::now()));
         self.push(&name, vec![(address.0, address.1, Some(behind))])
     }
 
@@ -562,7 +553,7 @@ impl Overlay {
 
     /// The place that a search told for an address.
     fn place_behind(&self, address: Address) -> Option<u16> {
-        let target = self.pushed.get(&address)?.target;
+        let target = self.pushed.get(&address)?.target();
         self.targets.get(&target).map(|target| target.place)
     }
 
@@ -592,7 +583,7 @@ impl Overlay {
             };
             lives.remove(&(at, address));
             let life = self.pushed.get_mut(&address);
-            let life = life.and_then(|pushed| pushed.life.as_mut());
+            let life = life.and_then(|pushed| pushed.behind.life.as_deref_mut());
             // It has gone, or has another one.
             let Some(life) = life.filter(|life| life.again == at) else {
                 continue;
@@ -656,12 +647,8 @@ mod tests {
         let mut overlay = Overlay::new(&conf, false);
         let address = (0, MacAddr([2, 0, 0, 0, 0, 1]));
         for _ in 0..2 {
-            let told = Behind {
-                to: "192.0.2.1:4789".parse().expect("an address"),
-                ips: Vec::new(),
-                life: Some(Life::new(LIFE_MAX, Instant::now())),
-                dhcp: None,
-            };
+            let to = "192.0.2.1:4789".parse().expect("an address");
+            let told = Behind::asked(to, Box::default(), Life::new(LIFE_MAX, Instant::now()));
             overlay.take_pushed(address);
             overlay.put_pushed(address, told);
             assert_eq!(overlay.questions.lives.len(), 1);

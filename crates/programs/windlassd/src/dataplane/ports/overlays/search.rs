@@ -477,12 +477,7 @@ impl Ports {
             return Ok(());
         };
         let changes = changes.into_iter().map(|(mac, record)| {
-            let behind = record.map(|record| Behind {
-                to: record.target,
-                ips: record.ips,
-                life: None,
-                dhcp: record.dhcp.map(|mac| MacAddr(mac.0)),
-            });
+            let behind = record.map(|record| Behind { record, life: None });
             (vlan, MacAddr(mac.0), behind)
         });
         self.push(name, changes.collect())
