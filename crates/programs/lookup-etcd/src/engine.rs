@@ -375,10 +375,7 @@ impl Engine {
         let mut own = Own::new(ips, of.state, self.now);
         let entry = self.mirror.entry(of.vni, of.mac);
         if let Some(entry) = entry.filter(|entry| entry.host == mirror::ME) {
-            own.inherited(entry.generation, entry.mod_revision, &entry.ips);
-            if entry.mod_revision == 0 {
-                own.doubt(self.now);
-            }
+            own.inherited(entry.generation, entry.mod_revision == 0);
         }
         self.owns.insert(key, own);
     }

@@ -4,7 +4,7 @@
 //! ```text
 //!             conflict: look again             another has it, and may keep it
 //!  Owed --transaction--> Busy ------------------------------------------------> Refused --it went, or its host died--> Owed
-//!   ^                     | done                                  standby: Waiting --made active--> Owed
+//!   ^                     | done, or there already                standby: Waiting --made active--> Owed
 //!   |  deleted, doubted   v          another took it
 //!   +-------------------- Held -----------------------> Lost (until it is announced again)
 //! ```
@@ -13,6 +13,9 @@
 //! that it is alive, or has it as standby; the later owner, if the registry fell back behind it. All others are refused. The transaction
 //! names the revisions that the decision was made on, so of two that decide alike one conflicts, and looks again. It also names the owner's
 //! sign of life where the decision was made on its absence: a host writes its own before it announces anything.
+//!
+//! The first transaction expects that nobody has the endpoint. After a restart its conflict tells what an earlier start wrote, and where
+//! that is all that is wanted, nothing is written: a host that starts again makes no events for those who watch.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -93,6 +96,8 @@ pub enum Verdict {
     Wait(u64),
     /// Another has it.
     Refused(String),
+    /// The registry has it as it is to be.
+    Held(EndpointRecord),
     /// Nothing is left to remove.
     Gone,
 }
@@ -249,12 +254,7 @@ impl Own {
         if let Some(host) = &self.taken_from {
             txn.expect.push((keys.alive(host), 0));
         }
-        let address = AddressRecord {
-            mac: schema::digits(mac),
-            host: me.to_owned(),
-            owner: self.owner.clone(),
-            is_resting: false,
-        };
+        let address = self.address(me, mac);
         let resting = AddressRecord {
             owner: None,
             is_resting: true,
@@ -285,6 +285,15 @@ impl Own {
             generation: self.next_generation(),
             ips: self.ips.clone(),
             state: self.state,
+        }
+    }
+
+    fn address(&self, me: &str, mac: MacAddr) -> AddressRecord {
+        AddressRecord {
+            mac: schema::digits(mac),
+            host: me.to_owned(),
+            owner: self.owner.clone(),
+            is_resting: false,
         }
     }
 
@@ -353,6 +362,17 @@ impl Own {
         let generation = record.as_ref().map_or(0, |record| record.generation);
         self.generation = self.generation.max(generation);
         let refused = self.judge_addresses(keys, (me, vni, mac), &by_key);
+        let is_written = |ip: &IpAddr| {
+            let kv = by_key.get(keys.address(vni, *ip).as_str());
+            let record = kv.and_then(|kv| schema::address(&kv.value));
+            self.ips.contains(ip) && record == Some(self.address(me, mac))
+        };
+        let held = record.as_ref().filter(|of| **of == self.record(me));
+        let held = held.filter(|_| !self.is_leaving() && self.addresses().iter().all(is_written));
+        if let Some(record) = held.cloned() {
+            self.hold();
+            return Verdict::Held(record);
+        }
         // Addresses of a record of an earlier start, which the next transaction looks at.
         let earlier = record.filter(|_| self.is_mine).map(|record| record.ips);
         for ip in earlier.into_iter().flatten() {
@@ -420,10 +440,17 @@ impl Own {
         refused
     }
 
-    /// A record of its own of an earlier start was seen: its addresses are looked at, those to give up, too.
-    pub fn inherited(&mut self, generation: u64, revision: i64, ips: &[IpAddr]) {
-        self.confirmed(generation, revision);
-        self.seen_ips.extend(ips.iter().map(|ip| (*ip, 0)));
+    /// The registry has what this host wants.
+    fn hold(&mut self) {
+        (self.tries, self.reclaims, self.is_new) = (0, 0, false);
+        self.may_move &= self.state == EndpointState::Standby;
+        self.phase = Phase::Held;
+    }
+
+    /// An earlier start had it in this generation; whether the registry has fallen back behind that is not known if it is doubted.
+    pub fn inherited(&mut self, generation: u64, is_doubted: bool) {
+        self.generation = generation;
+        self.reclaims = if is_doubted { generation } else { 0 };
     }
 
     /// A later record of its own was seen.

@@ -67,6 +67,15 @@ impl Engine {
     fn judged(&mut self, key: (u32, MacAddr), mut own: Own, verdict: Verdict) {
         let now = self.now;
         match verdict {
+            Verdict::Held(record) => {
+                let (leaf, at) = (schema::digits(key.1), own.seen);
+                self.owns.insert(key, own);
+                let value = schema::value(&record);
+                self.apply(Scope::Endpoints(key.0), &leaf, Some(&value), at, false);
+                self.tell_owned(key, record.generation);
+                self.changes += 1;
+                return;
+            }
             Verdict::Again => {
                 own.tries += 1;
                 let wait = match own.tries {

@@ -19,7 +19,9 @@ impl Engine {
             sync.standing = Standing::Due { at: now };
             return;
         }
-        if let (true, Scope::Endpoints(vni)) = (is_empty && !sync.is_doubted, scope) {
+        // Without a revision, a person has accepted what is there.
+        let is_loss = is_empty && !sync.is_doubted && sync.revision != 0;
+        if let (true, Scope::Endpoints(vni)) = (is_loss, scope) {
             sync.is_doubted = true;
             self.mirror.doubt_entries(vni);
         }

@@ -152,6 +152,12 @@ impl Host {
         self.engine.claim(now, claim);
     }
 
+    /// The watch of a scope ends.
+    pub fn end_watch(&mut self, now: u64, scope: Scope) {
+        self.watches.remove(&scope);
+        self.engine.told(now, Told::Compacted { scope });
+    }
+
     pub fn save(&mut self) {
         let kept: Vec<_> = self.engine.kept().collect();
         let scopes = kept.into_iter().filter(|(scope, _)| *scope != Scope::Alive);

@@ -6,8 +6,10 @@
 
 mod claims;
 mod host;
+mod lists;
 mod model;
 mod random;
+mod restarts;
 mod twins;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -29,3 +29,25 @@ fn two_hosts_have_one_name() {
     world.wait(60_000, 200);
     assert_eq!(world.hosts[0].degraded, None);
 }
+
+/// A host gives up no block under a name that another host has, too: the addresses in it may be that one's. When it is alone, it does.
+#[test]
+fn a_twin_keeps_its_blocks() {
+    let mut world = World::new(1, false);
+    let name = world.hosts[0].name.clone();
+    world.hosts[1] = Host::new(name);
+    world.wait(20_000, 200);
+    world.hosts[0].claim(world.now, VNIS[0], 0);
+    world.wait(20_000, 200);
+    let blocks = world.keys.prefix(Scope::Blocks);
+    assert_eq!(world.model.under(&blocks).len(), 1);
+    // The other one looks for what is not used every ten minutes.
+    world.wait(1_900_000, 1_000);
+    assert!(world.hosts[1].degraded.is_some());
+    assert_eq!(world.model.under(&blocks).len(), 1);
+    world.hosts[0].is_cut = true;
+    world.hosts[0].cut(world.now, None);
+    world.wait(1_900_000, 1_000);
+    assert_eq!(world.hosts[1].degraded, None);
+    assert_eq!(world.model.under(&blocks), []);
+}
