@@ -9,10 +9,10 @@ use crate::heap;
 /// `fordblks` is the rest, `keepcost` is what could go back to the kernel at once.
 #[unsafe(no_mangle)]
 pub extern "C" fn mallinfo2() -> libc::mallinfo2 {
-    // First: what a magazine gives up meanwhile is then counted as the program's, and no difference is negative.
     let cached = cache::bytes();
     let totals = heap::totals();
-    let in_use = totals.small.saturating_sub(cached) + totals.used - totals.slabs;
+    // The locks are taken one after another: while other threads allocate, the parts are of different moments.
+    let in_use = (totals.small + totals.used).saturating_sub(totals.slabs + cached);
     let arena = totals.used + totals.kept;
     libc::mallinfo2 {
         arena,
