@@ -140,6 +140,8 @@ pub struct Engine {
     aside: Vec<Proposal>,
     /// One of those has said its first word.
     is_spoken: bool,
+    /// None may wait.
+    is_leaving: bool,
 }
 
 /// How handlers reach the engine. Clones reach the same one.
@@ -208,6 +210,7 @@ impl Engine {
             recent: Recent::default(),
             aside: Vec::new(),
             is_spoken: false,
+            is_leaving: false,
         };
         let global = "directory of the global zone";
         let is_successor = turn.is_some();
@@ -244,17 +247,17 @@ impl Engine {
         Ok((handle, thread))
     }
 
+    /// Has no change wait any more, until [`Engine::keep`]: whoever asked for one asks the next daemon.
+    pub fn leave(&mut self) {
+        self.is_leaving = true;
+        for aside in std::mem::take(&mut self.aside) {
+            self.refuse(aside);
+        }
+    }
+
     /// What a successor gets of the data plane.
     pub fn hand_over(&mut self) -> Vec<Handed> {
-        // Who waits for a search asks the successor: this daemon makes nothing more.
-        for aside in std::mem::take(&mut self.aside) {
-            let overlays = &aside.overlays;
-            overlays
-                .iter()
-                .for_each(|name| self.backend.end_search(name));
-            let why = "the daemon is being replaced: try again";
-            (aside.answer)(Err(ErrorBody::plain(ErrorCode::Busy, why)));
-        }
+        self.leave();
         self.backend.hand_over()
     }
 
@@ -265,6 +268,7 @@ impl Engine {
 
     /// The successor is gone.
     pub fn keep(&mut self) {
+        self.is_leaving = false;
         self.backend.keep();
     }
 

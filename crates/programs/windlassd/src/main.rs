@@ -155,7 +155,8 @@ async fn serve(
                 Err(error) => tracing::error!("upgrade: this daemon serves on: {error:#}"),
             },
             ready = ready(&mut successor) => {
-                server.end(DRAIN_TIME).await; // Requests wait, for this daemon or the next one.
+                // Requests wait, for this daemon or the next one.
+                end(&mut server, engine).await;
                 if hand_over(engine, lock, ready).await {
                     break true;
                 }
@@ -179,9 +180,20 @@ async fn serve(
     tracing::info!("ending");
     if !is_handed_over {
         give_up(&mut successor);
-        server.end(DRAIN_TIME).await;
+        end(&mut server, engine).await;
     }
     Ok(successor)
+}
+
+/// Answers what was asked, and takes no more.
+async fn end(server: &mut Server, engine: &EngineHandle) {
+    let leave = |engine: &mut Engine| {
+        engine.leave();
+        Ok(())
+    };
+    // An engine that is gone has nothing that waits.
+    let _ = engine.call(&Peer::daemon(), leave).await;
+    server.end(DRAIN_TIME).await;
 }
 
 /// Whether a successor serves. If not, all goes on here once that is gone: of two that have the same rings, one is to use them.

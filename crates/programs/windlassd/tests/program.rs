@@ -621,3 +621,24 @@ fn the_unit_is_good() {
         .collect();
     assert!(output.status.success() && ours.is_empty(), "{said}");
 }
+
+/// A change that waits for a plugin is answered when the daemon ends.
+#[test]
+fn who_waits_is_told_of_the_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut program = Program::start(&mut command(directory.path()), directory.path());
+    let socket = directory.path().join("run/control.sock");
+    let plugin = directory.path().join("plugin.sock");
+    let overlay = json!({"name": "a", "search": "plugin", "properties": {
+        "vnetid": 23, "vxlan/listen-ip": "127.0.0.1", "plugin/socket": plugin,
+    }});
+    let waits = std::thread::spawn(move || ask(&socket, "POST", "/v1/overlays", Some(overlay)));
+    while !plugin.exists() {
+        assert!(!waits.is_finished());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    program.signal(Signal::TERM);
+    let (status, answer) = waits.join().unwrap();
+    assert_eq!((status, &answer["code"]), (503, &json!("busy")), "{answer}");
+    assert!(program.0.wait().unwrap().success());
+}

@@ -98,7 +98,10 @@ impl Engine {
             let done = match self.propose(&mut proposal, &mut all) {
                 Ok(Proposed::Done(done)) => Ok(done),
                 Ok(Proposed::Waits) => {
-                    self.aside.push(proposal);
+                    match self.is_leaving {
+                        true => self.refuse(proposal),
+                        false => self.aside.push(proposal),
+                    }
                     continue;
                 }
                 Err(error) => {
@@ -131,6 +134,16 @@ impl Engine {
             }
             answer(result);
         }
+    }
+
+    /// Refuses a change that would wait while this daemon ends.
+    pub(super) fn refuse(&mut self, proposal: Proposal) {
+        let overlays = &proposal.overlays;
+        overlays
+            .iter()
+            .for_each(|name| self.backend.end_search(name));
+        let why = "the daemon ends, or is being replaced: try again";
+        (proposal.answer)(Err(ErrorBody::plain(ErrorCode::Busy, why)));
     }
 
     /// Checks a change, and makes its steps in the edit that it opens if it is the first.
