@@ -447,7 +447,7 @@ impl Own {
         self.phase = Phase::Held;
     }
 
-    /// An earlier start had it in this generation; whether the registry has fallen back behind that is not known if it is doubted.
+    /// An earlier start had it in this generation. If that is doubted, the registry may have fallen back behind it.
     pub fn inherited(&mut self, generation: u64, is_doubted: bool) {
         self.generation = generation;
         self.reclaims = if is_doubted { generation } else { 0 };

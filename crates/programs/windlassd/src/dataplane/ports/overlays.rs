@@ -29,7 +29,6 @@ use windlass_api::{
 use windlass_attach::vxlan::{Tos, Vtep, VtepConf};
 use windlass_bridge::fdb::Key;
 use windlass_dhcp::Network;
-use windlass_lookup::table::Record;
 use windlass_overlay::Vni;
 use windlass_sys::netns::{NetnsRef, within};
 use windlass_worker::dataplane::now;
@@ -37,13 +36,15 @@ use windlass_worker::dataplane::overlays::{OverlayTuning, SourceCheck, TargetTun
 
 mod again;
 mod moves;
+mod pushed;
 mod questions;
 mod search;
 
 use again::{Unentered, Unmade};
 use moves::Moves;
+pub(super) use pushed::{Behind, Pushed};
+use questions::Questions;
 pub(super) use questions::Server;
-use questions::{Life, Questions};
 use search::{Announced, Lost, lookup_kind};
 pub(super) use search::{Searches, allowed_ips};
 
@@ -67,21 +68,6 @@ struct Target {
     floods: bool,
     /// Addresses behind it that were told.
     pushed: u32,
-}
-
-/// What the search told of an address.
-pub(super) struct Pushed {
-    vni: u32,
-    behind: Behind,
-}
-
-/// Behind which remote host an address is, the IP addresses that it has, and its DHCP server.
-#[derive(Clone)]
-pub(super) struct Behind {
-    /// The look-up thread has it, too.
-    record: Arc<Record>,
-    /// For how long, if it was asked for.
-    life: Option<Box<Life>>,
 }
 
 /// What an overlay is beside a member.
@@ -815,33 +801,6 @@ impl Ports {
 /// What a key of the table is of.
 fn address(key: &Key) -> (u16, MacAddr) {
     (key.vid(), MacAddr(key.octets()))
-}
-
-impl Pushed {
-    fn target(&self) -> TargetKey {
-        (self.vni, self.behind.record.target)
-    }
-}
-
-impl Behind {
-    /// What a search answered that was asked.
-    fn asked(to: SocketAddr, ips: Box<[IpAddr]>, life: Life) -> Behind {
-        let record = Record {
-            target: to,
-            ips,
-            dhcp: None,
-            host: None,
-            generation: 0,
-        };
-        Behind {
-            record: Arc::new(record),
-            life: Some(Box::new(life)),
-        }
-    }
-
-    fn life(&self) -> Option<Life> {
-        self.life.as_deref().copied()
-    }
 }
 
 impl Overlay {

@@ -682,3 +682,44 @@ impl Overlay {
         ))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lookup::CHANGES_MAX;
+
+    /// What a search tells before its overlay is made is bounded: beyond, it is refused, once, and nothing more is kept.
+    #[test]
+    fn what_is_told_ahead_is_bounded() {
+        let pace = Pace::of(PluginUser::Missing);
+        let lookups = Lookups::new(pace, |_, _| {}).expect("a thread");
+        let conf = LookupConf {
+            overlay: "ov0".parse().expect("a name"),
+            vnis: vec![(0, 23)],
+            kind: LookupKind::Files {
+                config: PathBuf::from("/nowhere/hosts.json"),
+            },
+        };
+        let mut ahead = Ahead {
+            conf: conf.clone(),
+            started: lookups.start(conf),
+            word: Some(Ok(())),
+            until: Instant::now(),
+            told: Vec::new(),
+            entries: 0,
+        };
+        let gone = (windlass_wire::MacAddr([2, 0, 0, 0, 0, 1]), None);
+        let changes: Changes = vec![gone; CHANGES_MAX];
+        let entries = || Told::Entries {
+            vni: 23,
+            changes: changes.clone(),
+        };
+        let most = 2 * ENTRIES_MAX / CHANGES_MAX;
+        assert!((0..most).all(|_| !ahead.keep(entries())));
+        assert_eq!(ahead.told.len(), most);
+        assert!(ahead.keep(entries()), "it is refused");
+        assert!(!ahead.keep(entries()), "it was");
+        assert!(ahead.told.is_empty());
+        assert!(matches!(ahead.word, Some(Err(_))));
+    }
+}
