@@ -27,6 +27,7 @@ mod netfilter;
 mod route;
 mod traffic;
 mod unlist;
+mod vxlan;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -45,6 +46,7 @@ pub use netfilter::{
 };
 pub use route::Route;
 pub use traffic::Filter;
+pub use vxlan::VxlanSender;
 
 use crate::netns::{NetnsError, NetnsRef, within};
 use crate::sockopt::set_int;

@@ -43,6 +43,7 @@ impl Scene {
             ttl: 64,
             tos: Tos::Inherit,
             ports: 1,
+            devices: false,
         };
         let tuning = OverlayTuning {
             vtep: Vtep::open(&conf, workers as u16).expect("an endpoint"),
