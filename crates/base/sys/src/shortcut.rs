@@ -15,14 +15,14 @@
 //! ```
 //!
 //! # Model
-//! Each member has a *slot*. While it is open ([`Slot::open`]) it has a *place*, a number: two open members of one place exchange
+//! All members have the same programs, which find whose interface they are at by its index. One without a member passes nothing. Each member has a *slot*. While it is open ([`Slot::open`]) it has a *place*, a number: two open members of one place exchange
 //! frames directly. A frame leaves by the shortcut if
 //! - it is untagged IPv4, IPv6 or ARP, and its source is the member's own address;
 //! - it passes the member's [`Checks`];
 //! - its destination is the address of an open member of the same place, and it fits that one's MTU, cut into segments if it is to be;
 //! - no frame of the pair is still on the other way.
 //!
-//! Everything else goes to the TAP. So the program drops nothing, and judges nothing that a worker judges differently.
+//! Everything else goes to the TAP. So the program drops nothing of a member's, and judges nothing that a worker judges differently.
 //!
 //! # Order
 //! The program counts what it gives to the TAP from one member to another, and what the worker has written to the other's TAP. While
@@ -53,6 +53,8 @@ use crate::netlink::Mac;
 pub const SLOTS: u32 = 4096;
 /// Addresses that members may send from, where that is checked, at most.
 const ALLOWED_MAX: u32 = 65_536;
+/// Interfaces of members: two each.
+const INTERFACES: u32 = 2 * SLOTS;
 /// Pairs of members with frames on the slow way, at most: those seen last.
 const PAIRS: u32 = 65_536;
 /// A pair without a frame on the slow way for this long has none there: 1 s.
@@ -78,6 +80,7 @@ const ONLY_IF_NEW: i32 = 1;
 const LEN: i16 = 0;
 const VLAN_PRESENT: i16 = 20;
 const INGRESS_INDEX: i16 = 36;
+const INDEX: i16 = 40;
 const DATA: i16 = 76;
 const DATA_END: i16 = 80;
 const GSO_SIZE: i16 = 176;
@@ -127,13 +130,19 @@ const CHECK_TRANSPORT: i32 = 1;
 const CHECK_SOURCE: i32 = 2;
 const CHECK_NONE: i32 = 3;
 
+// A value of [`Maps::interfaces`]: two bytes of the address, the other four, then these.
+const OWN_TAIL: i16 = 4;
+const OWN_SLOT: i16 = 8;
+const OWN_WHOSE: i16 = 12;
+const OWN_OTHER: i16 = 16;
+
 // The stack of `leave`, from its end.
 /// The pair: destination, source, four bytes of zeros.
 const PAIR: i16 = -16;
 /// The destination's address as eight bytes, its place as eight.
 const TARGET: i16 = -32;
 const TARGET_PLACE: i16 = -24;
-/// A slot.
+/// A slot; first the interface's index.
 const SLOT: i16 = -36;
 /// The interface to send to.
 const TO: i16 = -48;
@@ -145,6 +154,10 @@ const NOW: i16 = -80;
 const CHECKS: i16 = -84;
 /// The frame's source as a key of `allowed`.
 const ALLOWED: i16 = -112;
+/// Whose slot it is.
+const WHOSE: i16 = -116;
+/// The member's other interface.
+const OTHER: i16 = -120;
 
 /// What went by the shortcut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -227,7 +240,9 @@ pub struct Place {
 
 /// The maps that all programs of one daemon share.
 #[derive(Debug)]
-pub struct Shortcut {
+struct Maps {
+    /// By index of an interface: its member's address, slot, whose slot that is, and the member's other interface.
+    interfaces: Map,
     /// By slot: the place, if it is open, else 0; whose slot it is; what is checked.
     places: Map,
     /// By slot, whose it is, kind of packet, and address: that packets may come from it.
@@ -240,8 +255,18 @@ pub struct Shortcut {
     pairs: Map,
     /// By slot: what went by.
     passed: Map,
+}
+
+/// The maps and programs of one daemon.
+#[derive(Debug)]
+pub struct Shortcut {
+    maps: Maps,
     /// See [`Slot::quiet`].
     quiet: Program,
+    /// See [`Slot::leave`].
+    leave: Program,
+    /// See [`Slot::arrive`].
+    arrive: Program,
     used: Mutex<Used>,
 }
 
@@ -252,6 +277,8 @@ struct Used {
     made: u32,
     /// How many members have an address, on whatever bridges.
     addresses: HashMap<Mac, u32>,
+    /// Whose each interface is that is in the map.
+    interfaces: HashMap<u32, u32>,
 }
 
 /// A member's place in the maps.
@@ -306,14 +333,20 @@ impl Shortcut {
     pub fn new() -> Result<Shortcut, ShortcutError> {
         let made =
             |kind, sizes, entries| Map::sized(kind, sizes, entries).map_err(ShortcutError::Map);
-        Ok(Shortcut {
+        let maps = Maps {
+            interfaces: made(MapKind::Hash, (4, 24), INTERFACES)?,
             places: made(MapKind::Array, (4, 16), SLOTS)?,
             allowed: made(MapKind::Hash, (28, 4), ALLOWED_MAX)?,
             targets: made(MapKind::Hash, (16, 16), SLOTS)?,
             known: made(MapKind::Hash, (8, 4), SLOTS)?,
             pairs: made(MapKind::RecentHash, (16, 24), PAIRS)?,
             passed: made(MapKind::PerProcessor, (4, 32), SLOTS)?,
+        };
+        Ok(Shortcut {
             quiet: load("windlass_quiet", programs::only_redirected())?,
+            leave: load("windlass_leave", programs::leave(&maps))?,
+            arrive: load("windlass_arrive", programs::arrive(&maps))?,
+            maps,
             used: Mutex::default(),
         })
     }
@@ -345,12 +378,21 @@ impl Shortcut {
 }
 
 impl Slot {
-    /// Says what its member is, before programs of it are made.
+    /// Says what its member is, before the programs are at its interfaces. Programs that run may not have seen it yet: see [`settle`].
     ///
     /// # Errors
     /// The kernel's answer.
     pub fn set_ends(&self, ends: Ends) -> Result<(), Errno> {
         let known = self.change(|state| state.ends.replace(ends))?;
+        for (index, other) in [(ends.host, ends.tap), (ends.tap, ends.host)] {
+            self.of
+                .claim(index, self.whose, &self.interface(ends.mac, other))?;
+        }
+        if let Some(known) = known {
+            let former = [known.host, known.tap].into_iter();
+            let gone = former.filter(|index| ![ends.host, ends.tap].contains(index));
+            gone.for_each(|index| self.of.disclaim(index, self.whose));
+        }
         if known.is_none_or(|known| known.mac != ends.mac) {
             self.of.know(ends.mac)?;
             if let Some(known) = known {
@@ -409,24 +451,41 @@ impl Slot {
         let (ends, place) = of;
         for source in place.checks.sources() {
             let allowed = self.source(*source);
-            self.of.allowed.put(&allowed, &1_u32.to_ne_bytes())?;
+            self.of.maps.allowed.put(&allowed, &1_u32.to_ne_bytes())?;
         }
         let value = [ends.host, self.number, place.mtu, 0].map(u32::to_ne_bytes);
-        self.of.targets.put(&target(of), value.as_flattened())?;
+        self.of
+            .maps
+            .targets
+            .put(&target(of), value.as_flattened())?;
         let checks = place.checks.number().cast_unsigned();
         let value = [place.number, self.whose, checks, 0].map(u32::to_ne_bytes);
         let number = self.number.to_ne_bytes();
-        self.of.places.put(&number, value.as_flattened())
+        self.of.maps.places.put(&number, value.as_flattened())
     }
 
     fn leave_place(&self, of: &(Ends, Place)) -> Result<(), Errno> {
         let number = self.number.to_ne_bytes();
-        self.of.places.put(&number, &[0; 16])?;
-        self.of.targets.take(&target(of))?;
+        self.of.maps.places.put(&number, &[0; 16])?;
+        self.of.maps.targets.take(&target(of))?;
         for source in of.1.checks.sources() {
-            self.of.allowed.take(&self.source(*source))?;
+            self.of.maps.allowed.take(&self.source(*source))?;
         }
         Ok(())
+    }
+
+    /// What programs at one of its member's interfaces find.
+    fn interface(&self, mac: Mac, other: u32) -> [u8; 24] {
+        let [a, b, c, d, e, f] = mac;
+        let head = [a, b, 0, 0, c, d, e, f].into_iter();
+        let words = [self.number, self.whose, other, 0].map(u32::to_ne_bytes);
+        let mut value = [0; 24];
+        let bytes = head.chain(words.into_iter().flatten());
+        value
+            .iter_mut()
+            .zip(bytes)
+            .for_each(|(to, from)| *to = from);
+        value
     }
 
     /// A source of its member's packets as a key.
@@ -468,19 +527,15 @@ impl Slot {
     }
 
     /// The program for the ingress of the host's end.
-    ///
-    /// # Errors
-    /// [`LoadError`].
-    pub fn leave(&self, ends: Ends) -> Result<Program, LoadError> {
-        load("windlass_leave", programs::leave(self, ends))
+    #[must_use]
+    pub fn leave(&self) -> &Program {
+        &self.of.leave
     }
 
     /// The program for the ingress of the TAP.
-    ///
-    /// # Errors
-    /// [`LoadError`].
-    pub fn arrive(&self, ends: Ends) -> Result<Program, LoadError> {
-        load("windlass_arrive", programs::arrive(&self.of, ends))
+    #[must_use]
+    pub fn arrive(&self) -> &Program {
+        &self.of.arrive
     }
 }
 
@@ -488,6 +543,8 @@ impl Drop for Slot {
     fn drop(&mut self) {
         let _ = self.open(None);
         if let Some(ends) = lock(&self.state).ends {
+            self.of.disclaim(ends.host, self.whose);
+            self.of.disclaim(ends.tap, self.whose);
             self.of.forget(ends.mac);
         }
         if let Some(used) = lock(&self.of.used).slots.get_mut(self.number as usize) {
@@ -498,12 +555,29 @@ impl Drop for Slot {
 
 impl Shortcut {
     fn sums(&self, slot: u32) -> [u64; 4] {
-        self.passed.sum(slot).unwrap_or_default()
+        self.maps.passed.sum(slot).unwrap_or_default()
+    }
+
+    /// Has programs at an interface find this value.
+    fn claim(&self, index: u32, whose: u32, value: &[u8; 24]) -> Result<(), Errno> {
+        let mut used = lock(&self.used);
+        self.maps.interfaces.put(&index.to_ne_bytes(), value)?;
+        used.interfaces.insert(index, whose);
+        Ok(())
+    }
+
+    /// Has programs at an interface find none, unless it is another member's by now.
+    fn disclaim(&self, index: u32, whose: u32) {
+        let mut used = lock(&self.used);
+        if used.interfaces.get(&index) == Some(&whose) {
+            used.interfaces.remove(&index);
+            let _ = self.maps.interfaces.take(&index.to_ne_bytes());
+        }
     }
 
     fn know(&self, mac: Mac) -> Result<(), Errno> {
         let mut used = lock(&self.used);
-        self.known.put(&address(mac), &1_u32.to_ne_bytes())?;
+        self.maps.known.put(&address(mac), &1_u32.to_ne_bytes())?;
         *used.addresses.entry(mac).or_default() += 1;
         Ok(())
     }
@@ -514,7 +588,7 @@ impl Shortcut {
         *count = count.saturating_sub(1);
         if *count == 0 {
             used.addresses.remove(&mac);
-            let _ = self.known.take(&address(mac));
+            let _ = self.maps.known.take(&address(mac));
         }
     }
 }
@@ -581,8 +655,36 @@ mod tests {
     const BPF_PROG_TEST_RUN: libc::c_int = 10;
     const TC_ACT_REDIRECT: u32 = 7;
 
-    /// Runs a program with a frame that is to be cut into segments of so many bytes, or not at all (0).
-    fn run(program: &Program, frame: &[u8], gso_size: u32) {
+    /// A member at whose interface the programs are: in a test, the loopback interface is everybody's.
+    struct At {
+        of: Arc<Shortcut>,
+        found: [u8; 24],
+    }
+
+    impl At {
+        fn of(slot: &Slot, mac: Mac) -> At {
+            At {
+                of: slot.of.clone(),
+                found: slot.interface(mac, ENDS.tap),
+            }
+        }
+
+        fn enter(&self) {
+            let index = crate::hooks::LOOPBACK_INDEX.to_ne_bytes();
+            let put = self.of.maps.interfaces.put(&index, &self.found);
+            put.expect("an interface");
+        }
+    }
+
+    /// Has a member send a frame that is to be cut into segments of so many bytes, or not at all (0).
+    fn run(at: &At, frame: &[u8], gso_size: u32) {
+        at.enter();
+        let answer = answer(&at.of.leave, frame, gso_size);
+        assert_eq!(answer, TC_ACT_REDIRECT, "to one of the two");
+    }
+
+    /// What a program says of a frame.
+    fn answer(program: &Program, frame: &[u8], gso_size: u32) -> u32 {
         let mut context = [0_u32; 48];
         context[usize::try_from(GSO_SIZE).expect("an offset") / 4] = gso_size;
         let mut attributes = RunAttributes {
@@ -597,16 +699,16 @@ mod tests {
         // SAFETY: the addresses are those of a frame and a context of the lengths beside them, which outlive the call.
         let done = unsafe { crate::bpf::bpf(BPF_PROG_TEST_RUN, &mut attributes) };
         done.expect("a run");
-        assert_eq!(attributes.answer, TC_ACT_REDIRECT, "to one of the two");
+        attributes.answer
     }
 
-    /// A member of place 1, and the program at its end.
-    fn member(shortcut: &Arc<Shortcut>, last: u8) -> (Slot, Program) {
+    /// A member of place 1, and its end.
+    fn member(shortcut: &Arc<Shortcut>, last: u8) -> (Slot, At) {
         checked(shortcut, last, Checks::None)
     }
 
     /// The same with checks.
-    fn checked(shortcut: &Arc<Shortcut>, last: u8, checks: Checks) -> (Slot, Program) {
+    fn checked(shortcut: &Arc<Shortcut>, last: u8, checks: Checks) -> (Slot, At) {
         let slot = shortcut.slot().expect("a slot");
         let mac = [0x82, 0xff, 0xfe, 0xfd, 0xfc, last];
         let ends = Ends { mac, ..ENDS };
@@ -618,8 +720,8 @@ mod tests {
             checks,
         }))
         .expect("open");
-        let program = slot.leave(ends).expect("a program");
-        (slot, program)
+        let at = At::of(&slot, mac);
+        (slot, at)
     }
 
     /// TCP over IPv4 between two members.
@@ -676,6 +778,7 @@ mod tests {
             run(&of_a, frame, gso_size);
             let goes_by = a.passed().rx_frames > before;
             shortcut
+                .maps
                 .pairs
                 .take(&[&frame[..12], &[0; 4]].concat())
                 .expect("a pair");
@@ -718,6 +821,7 @@ mod tests {
         let torn = [1, a.whose, 0, 0].map(u32::to_ne_bytes);
         let number = a.number.to_ne_bytes();
         shortcut
+            .maps
             .places
             .put(&number, torn.as_flattened())
             .expect("put");
@@ -739,26 +843,17 @@ mod tests {
         short.truncate(33);
         for strange in [tagged, short] {
             let (a, of_a) = member(&shortcut, 1);
-            let (b, _) = member(&shortcut, 2);
-            let written = b
-                .arrive(Ends {
-                    mac: b_mac(),
-                    ..ENDS
-                })
-                .expect("a program");
+            let (_b, of_b) = member(&shortcut, 2);
             run(&of_a, &frame(2, 1, 1515), 0);
             run(&of_a, &strange, 0);
             // The worker has written one of the two.
-            run(&written, &strange, 0);
+            of_b.enter();
+            assert_eq!(answer(&shortcut.arrive, &strange, 0), TC_ACT_REDIRECT);
             run(&of_a, &frame(2, 1, 60), 0);
             assert_eq!(a.passed().rx_frames, 0, "the first is under way");
             let pair = [&strange[..12], &[0; 4]].concat();
-            shortcut.pairs.take(&pair).expect("a pair");
+            shortcut.maps.pairs.take(&pair).expect("a pair");
         }
-    }
-
-    fn b_mac() -> Mac {
-        [0x82, 0xff, 0xfe, 0xfd, 0xfc, 2]
     }
 
     /// A whole TCP segment or UDP datagram over IPv4, with `bytes` of payload and addresses of zeros.
@@ -805,7 +900,7 @@ mod tests {
             let (_b, _) = member(&shortcut, 2);
             run(&of_a, frame, 0);
             let pair = [&frame[..12], &[0; 4]].concat();
-            shortcut.pairs.take(&pair).expect("a pair");
+            shortcut.maps.pairs.take(&pair).expect("a pair");
             a.passed().rx_frames == 1
         };
         let all = Checks::Transport;
@@ -884,14 +979,34 @@ mod tests {
         assert_eq!(b.passed().tx_frames, 0, "no address of its own any more");
     }
 
-    /// The kernel's verifier takes all programs.
+    /// At an interface of no member, and at one whose member is gone, the programs pass nothing.
     #[test]
-    fn programs_are_taken() {
-        let Some(shortcut) = shortcut("programs_are_taken") else {
+    fn without_a_member_nothing_passes() {
+        let Some(shortcut) = shortcut("without_a_member_nothing_passes") else {
             return;
         };
+        let index = crate::hooks::LOOPBACK_INDEX;
+        let passes = || {
+            let programs = [&shortcut.leave, &shortcut.arrive];
+            programs.map(|program| answer(program, &frame(2, 1, 60), 0) == TC_ACT_REDIRECT)
+        };
+        assert_eq!(passes(), [false; 2]);
         let slot = shortcut.slot().expect("a slot");
-        slot.leave(ENDS).expect("leave");
-        slot.arrive(ENDS).expect("arrive");
+        let at = |tap| Ends {
+            host: index,
+            tap,
+            ..ENDS
+        };
+        slot.set_ends(at(7)).expect("ends");
+        assert_eq!(passes(), [true; 2]);
+        // Its interfaces have other indices now, and this one is another member's.
+        let other = shortcut.slot().expect("a slot");
+        other.set_ends(at(8)).expect("ends");
+        slot.set_ends(ENDS).expect("ends");
+        assert_eq!(passes(), [true; 2]);
+        drop(slot);
+        assert_eq!(passes(), [true; 2]);
+        drop(other);
+        assert_eq!(passes(), [false; 2]);
     }
 }

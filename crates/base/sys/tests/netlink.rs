@@ -93,6 +93,36 @@ fn an_unlisted_link_is_gone() {
     }
 }
 
+/// Links that are unlisted together are gone, each of them, and no other link; one that is gone before is no error.
+#[test]
+fn links_unlisted_together_are_gone() {
+    if !can_run("links_unlisted_together_are_gone") {
+        return;
+    }
+    let lab = Lab::create("nl-uns");
+    let names = |netlink: &mut Netlink| -> Vec<String> {
+        let links = netlink.links().unwrap().into_iter();
+        links.map(|link| link.name).collect()
+    };
+    for count in [1, 2, 100] {
+        let mut netlink = Netlink::open_in(&lab.namespace).unwrap();
+        netlink.create_link("other", "bridge").unwrap();
+        let mut indices = vec![9999];
+        for number in 0..count {
+            let name = format!("d{number}");
+            netlink.create_link(&name, "bridge").unwrap();
+            indices.push(netlink.link_by_name(&name).unwrap().unwrap().index);
+        }
+        netlink.unlist_links(&indices).unwrap();
+        let mut netlink = Netlink::open_in(&lab.namespace).unwrap();
+        assert_eq!(names(&mut netlink), ["lo", "other"]);
+        let other = netlink.link_by_name("other").unwrap().unwrap().index;
+        netlink.delete_link(other).unwrap();
+        let netlink = Netlink::open_in(&lab.namespace).unwrap();
+        netlink.unlist_links(&indices).unwrap();
+    }
+}
+
 /// An alias is read back, up to the length that the kernel takes; the empty one takes it away.
 #[test]
 fn aliases_read_back() {
@@ -165,7 +195,7 @@ fn addresses_and_routes_read_back() {
     let lab = Lab::create("nl-addr");
     let mut netlink = Netlink::open_in(&lab.namespace).unwrap();
     netlink
-        .create_link("d0", "dummy")
+        .create_link("d0", "bridge")
         .or_else(|_| netlink.create_veth("d0", "d1", None))
         .unwrap();
     let index = netlink.link_by_name("d0").unwrap().unwrap().index;

@@ -4,6 +4,9 @@
 //! Requests are HTTP/1.0 (RFC 1945): one request on each connection, and an answer ends where the connection does, so that a
 //! stream of events needs no framing. A daemon that refuses a connection may answer and close before it has read the request:
 //! a request that cannot be sent is no error until it is known that there is no answer.
+//!
+//! A connection may be opened before there is a request ([`Connection::open`]). The daemon closes one that has none for its read timeout:
+//! such a connection is not used.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -209,8 +212,8 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    fn open(path: &Path, limit: Option<Duration>) -> Result<Self, Error> {
-        let until = limit.and_then(|limit| Instant::now().checked_add(limit));
+    pub(crate) fn open(path: &Path, limit: Option<Duration>) -> Result<Self, Error> {
+        let until = end_of(limit);
         let unreachable = |errno: Errno| Error::Unreachable {
             path: path.to_owned(),
             source: io::Error::from(errno),
@@ -235,6 +238,18 @@ impl Connection {
                 Err(errno) => return Err(unreachable(errno)),
             }
         }
+    }
+
+    /// Gives the request that follows its time, unless the daemon has closed the connection.
+    pub(crate) fn begin(mut self) -> Option<Self> {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        let is_open = match recv(&self.socket, &mut [0_u8], flags) {
+            // A refusal is an answer.
+            Ok((bytes, _)) => bytes != 0,
+            Err(errno) => errno == Errno::AGAIN,
+        };
+        self.until = end_of(self.limit);
+        is_open.then_some(self)
     }
 
     fn late(&self) -> Error {
@@ -357,13 +372,12 @@ impl Connection {
     }
 }
 
+fn end_of(limit: Option<Duration>) -> Option<Instant> {
+    limit.and_then(|limit| Instant::now().checked_add(limit))
+}
+
 /// A whole exchange.
-pub(crate) fn exchange(
-    socket: &Path,
-    limit: Option<Duration>,
-    request: &Request,
-) -> Result<Answer, Error> {
-    let mut connection = Connection::open(socket, limit)?;
+pub(crate) fn exchange(mut connection: Connection, request: &Request) -> Result<Answer, Error> {
     connection.send(&request.bytes())?;
     let head = connection.head(request)?;
     let body = connection.body(head.length)?;
@@ -404,7 +418,8 @@ mod tests {
         let listener = UnixListener::bind(&path).expect("a socket");
         let served = thread::spawn(move || serve(listener.accept().expect("a client").0));
         let request = Request::with("POST", "/v1/x", &"y".repeat(1 << 20)).expect("JSON");
-        let answer = exchange(&path, Some(Duration::from_secs(20)), &request);
+        let connection = Connection::open(&path, Some(Duration::from_secs(20)));
+        let answer = exchange(connection.expect("connected"), &request);
         served.join().expect("served");
         answer.and_then(|answer| answer.read(&request))
     }
@@ -461,7 +476,8 @@ mod tests {
         let _listener = UnixListener::bind(&path).expect("a socket");
         let request = Request::get("/v1/x");
         let limit = Duration::from_millis(30);
-        let late = exchange(&path, Some(limit), &request);
+        let connection = Connection::open(&path, Some(limit)).expect("connected");
+        let late = exchange(connection, &request);
         assert!(
             matches!(late, Err(Error::Timeout(of)) if of == limit),
             "{late:?}"

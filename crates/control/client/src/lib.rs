@@ -41,6 +41,7 @@ mod resource;
 pub mod socket;
 
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -57,20 +58,37 @@ pub use http::ANSWER_BYTES_MAX;
 pub use monitor::{Events, LINE_BYTES_MAX};
 pub use resource::Resource;
 
-use http::{Answer, Request};
+use http::{Answer, Connection, Request};
 
-/// A way to one daemon. It holds no connection between two calls.
+/// A way to one daemon. It holds no connection between two calls, but for [`Client::connect`].
 #[derive(Debug)]
 pub struct Client {
     socket: PathBuf,
     timeout: Option<Duration>,
+    /// For the next call.
+    ahead: Mutex<Option<Connection>>,
 }
 
 impl Client {
     /// A client of the daemon at this socket (see [`socket::find`]). `timeout` bounds each call; `None`
     /// waits for ever. Nothing is connected yet.
     pub fn new(socket: PathBuf, timeout: Option<Duration>) -> Self {
-        Self { socket, timeout }
+        Self {
+            socket,
+            timeout,
+            ahead: Mutex::default(),
+        }
+    }
+
+    /// Connects for the next call: the daemon is there, and finds out who is calling while the caller does something else.
+    ///
+    /// # Errors
+    /// [`Error::Unreachable`], [`Error::Timeout`].
+    pub fn connect(&self) -> Result<(), Error> {
+        let connection = Connection::open(&self.socket, self.timeout)?;
+        let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
+        *ahead = Some(connection);
+        Ok(())
     }
 
     /// The control socket.
@@ -417,7 +435,13 @@ impl Client {
     }
 
     fn exchange(&self, request: &Request) -> Result<Answer, Error> {
-        http::exchange(&self.socket, self.timeout, request)
+        let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
+        let ahead = ahead.take().and_then(Connection::begin);
+        let connection = match ahead {
+            Some(connection) => connection,
+            None => Connection::open(&self.socket, self.timeout)?,
+        };
+        http::exchange(connection, request)
     }
 
     fn call<T: DeserializeOwned>(&self, request: Request) -> Result<T, Error> {

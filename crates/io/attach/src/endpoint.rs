@@ -28,8 +28,10 @@ use std::time::Instant;
 
 use windlass_nic::rings::Wish;
 use windlass_shm::Quota;
+use windlass_sys::netlink::Netlink;
 use windlass_sys::netns::NetnsId;
 use windlass_sys::shortcut::Passed;
+use windlass_sys::tap::TapQueue;
 
 use crate::port::{RxPort, TxPort};
 
@@ -231,4 +233,35 @@ pub trait Endpoint: Send {
     /// The attachment is deleted for good: what persists on the host (a TAP, a socket file) is removed. Without this call a
     /// drop leaves it for the next daemon.
     fn delete(&mut self);
+
+    /// The same together with others: links that are left to `doomed` go with [`Doomed::delete`].
+    fn delete_with(&mut self, _doomed: &mut Doomed) {
+        self.delete();
+    }
+}
+
+/// Links of the daemon's namespace that are deleted together, for which the kernel waits once.
+#[derive(Default)]
+pub struct Doomed {
+    /// By index.
+    pub(crate) links: Vec<u32>,
+    /// Queues of TAPs among them: closing the last one of a TAP would delete it first.
+    pub(crate) queues: Vec<Arc<TapQueue>>,
+}
+
+impl Doomed {
+    /// Deletes them, and returns once nobody finds them.
+    pub fn delete(self) {
+        if self.links.is_empty() {
+            return;
+        }
+        let together = |netlink: Netlink| netlink.unlist_links(&self.links);
+        if Netlink::open().and_then(together).is_ok() {
+            return;
+        }
+        for index in self.links {
+            // One by one, as far as that goes: what stays has a mark, which the next daemon finds.
+            let _ = Netlink::open().and_then(|netlink| netlink.unlist_link(index));
+        }
+    }
 }

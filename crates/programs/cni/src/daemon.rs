@@ -44,12 +44,12 @@ impl Daemon {
         }
     }
 
-    /// Whether it answers.
+    /// Connects to it for the next question.
     ///
     /// # Errors
     /// See [`Error`].
-    pub fn answers(&self) -> Result<(), Error> {
-        self.ask(Client::daemon).map(drop)
+    pub fn connect(&self) -> Result<(), Error> {
+        self.ask(Client::connect)
     }
 
     /// The bridge of VNICs there, as it is named.

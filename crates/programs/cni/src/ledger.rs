@@ -12,7 +12,9 @@
 //! [`REST_S`], so that nobody gets it while others still know its former owner.
 //!
 //! # What can be lost and what cannot
-//! The file is flushed before it is put in its place: a power cut leaves the ledger before the change or after it.
+//! The file is flushed before it is put in its place: a power cut leaves the ledger before the change or after it. What an entry says is
+//! durable before anything of it is made. That an entry was struck out need not be: after a power cut there is another boot, which strikes
+//! it out again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -68,10 +70,7 @@ fn io(path: &Path) -> impl Fn(io::Error) -> Failure {
 }
 
 /// The kernel's name for the time since it was started.
-///
-/// # Errors
-/// [`Code::Io`].
-pub fn boot_id() -> Result<String, Failure> {
+fn boot_id() -> Result<String, Failure> {
     let path = Path::new("/proc/sys/kernel/random/boot_id");
     Ok(fs::read_to_string(path).map_err(io(path))?.trim().into())
 }
@@ -101,7 +100,10 @@ pub fn change<T>(
     ledger.forget_rested(boot_id()?);
     let result = change(&mut ledger)?;
     if ledger != before {
-        ledger.write(directory, network).map_err(io(&path))?;
+        let is_promise = |(vnic, entry)| before.entries.get(vnic) != Some(entry);
+        let is_promise = ledger.entries.iter().any(is_promise);
+        let written = ledger.write(directory, network, is_promise);
+        written.map_err(io(&path))?;
     }
     Ok(result)
 }
@@ -131,7 +133,8 @@ impl Ledger {
         })
     }
 
-    fn write(&self, directory: &Path, network: &str) -> io::Result<()> {
+    /// With `is_durable`, it cannot be lost from then on.
+    fn write(&self, directory: &Path, network: &str, is_durable: bool) -> io::Result<()> {
         let next = directory.join(format!("{network}.next"));
         let mut options = OpenOptions::new();
         let options = options.create(true).truncate(true).write(true).mode(0o600);
@@ -139,7 +142,15 @@ impl Ledger {
         file.write_all(&serde_json::to_vec(self)?)?;
         file.sync_data()?;
         fs::rename(&next, directory.join(format!("{network}.json")))?;
-        File::open(directory)?.sync_all()
+        match is_durable {
+            true => File::open(directory)?.sync_all(),
+            false => Ok(()),
+        }
+    }
+
+    /// The boot in which it is changed.
+    pub fn boot(&self) -> &str {
+        &self.boot
     }
 
     /// Addresses rest no longer than until the next boot.

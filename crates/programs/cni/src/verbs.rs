@@ -82,12 +82,11 @@ impl Network<'_> {
         let vnic = vnic_name(&config.name, &call.container, &call.interface)?;
         let daemon = Daemon::of(config)?;
         // Nothing is written down while somebody is missing.
-        daemon.answers()?;
+        daemon.connect()?;
         if let Ipam::Delegate(kind) = &config.ipam {
             delegate::find(kind)?;
         }
-        self.settle(Some(&daemon))?;
-        let (given, is_leftover) = self.reserve(call, &vnic, &wanted)?;
+        let (given, is_leftover) = self.reserve(&daemon, call, &vnic, &wanted)?;
         let deleted = match is_leftover {
             // What it had from the plugin for addresses, too: that would refuse to give twice.
             true => daemon
@@ -107,9 +106,17 @@ impl Network<'_> {
         })
     }
 
-    /// Writes down what the interface gets, before anything is made; whether there is a leftover of one before it.
-    fn reserve(&self, call: &Call, vnic: &Name, wanted: &Wanted) -> Result<(Given, bool), Failure> {
+    /// Writes down what the interface gets, before anything is made; whether there is a leftover of one before it. Deletes what is owed
+    /// first.
+    fn reserve(
+        &self,
+        daemon: &Daemon,
+        call: &Call,
+        vnic: &Name,
+        wanted: &Wanted,
+    ) -> Result<(Given, bool), Failure> {
         self.change(|ledger| {
+            self.pay(ledger, Some(daemon));
             let leftover = ledger.entries.remove(vnic);
             if let Some(other) = &leftover
                 && (&other.container, &other.interface) != (&call.container, &call.interface)
@@ -153,7 +160,7 @@ impl Network<'_> {
                 container: call.container.clone(),
                 interface: call.interface.clone(),
                 netns: call.netns.clone(),
-                boot: ledger::boot_id()?,
+                boot: ledger.boot().into(),
                 addresses: addresses.map(|ip| ip.address.ip).collect(),
                 is_owed: false,
             };
@@ -248,11 +255,10 @@ impl Network<'_> {
     fn del(&self, call: &Call) -> Result<(), Failure> {
         let vnic = vnic_name(&self.config.name, &call.container, &call.interface)?;
         let daemon = Daemon::of(self.config).ok();
-        self.release(daemon.as_ref(), call, &vnic)?;
-        self.settle(daemon.as_ref())
+        self.release(daemon.as_ref(), call, &vnic)
     }
 
-    /// Takes back all that an interface has; what the daemon cannot be asked for is owed.
+    /// Takes back all that an interface has, and deletes what is owed; what the daemon cannot be asked for is owed.
     fn release(&self, daemon: Option<&Daemon>, call: &Call, vnic: &Name) -> Result<(), Failure> {
         let is_deleted = is_deleted(daemon, vnic);
         self.delegate("DEL", Some(call))?;
@@ -260,9 +266,10 @@ impl Network<'_> {
         self.change(|ledger| {
             if is_deleted {
                 ledger.strike(vnic);
+                self.pay(ledger, daemon);
                 return Ok(());
             }
-            let boot = ledger::boot_id()?;
+            let boot = ledger.boot().into();
             let entry = ledger.entries.entry(vnic.clone());
             let entry = entry.or_insert_with(|| Entry {
                 container: call.container.clone(),
@@ -277,23 +284,20 @@ impl Network<'_> {
     }
 
     /// Deletes what is owed, and what an earlier boot has left, if the daemon answers. Nobody makes one of them anew meanwhile.
-    fn settle(&self, daemon: Option<&Daemon>) -> Result<(), Failure> {
-        self.change(|ledger| {
-            for vnic in ledger.stale() {
-                match is_deleted(daemon, &vnic) {
-                    Ok(true) => {}
-                    // The others could not be asked for either.
-                    Ok(false) => break,
-                    Err(_) => continue,
-                }
-                if let Some(entry) = ledger.entries.get(&vnic) {
-                    // The plugin for addresses says it again if the runtime asks.
-                    let _ = self.delegate("DEL", Some(&call_of(entry)));
-                }
-                ledger.strike(&vnic);
+    fn pay(&self, ledger: &mut Ledger, daemon: Option<&Daemon>) {
+        for vnic in ledger.stale() {
+            match is_deleted(daemon, &vnic) {
+                Ok(true) => {}
+                // The others could not be asked for either.
+                Ok(false) => break,
+                Err(_) => continue,
             }
-            Ok(())
-        })
+            if let Some(entry) = ledger.entries.get(&vnic) {
+                // The plugin for addresses says it again if the runtime asks.
+                let _ = self.delegate("DEL", Some(&call_of(entry)));
+            }
+            ledger.strike(&vnic);
+        }
     }
 
     fn check(&self, call: &Call) -> Result<(), Failure> {
@@ -352,7 +356,10 @@ impl Network<'_> {
             None => Default::default(),
         };
         let daemon = Daemon::of(self.config).ok();
-        let mut done = self.settle(daemon.as_ref());
+        let mut done = self.change(|ledger| {
+            self.pay(ledger, daemon.as_ref());
+            Ok(())
+        });
         for (vnic, entry) in entries {
             let is_it = |valid: &crate::config::Attachment| {
                 (&valid.container, &valid.interface) == (&entry.container, &entry.interface)

@@ -5,7 +5,7 @@
 //! `document.last`. A change is made in five steps:
 //!
 //! 1. The caller prepares what is new, with nothing of it on the host yet.
-//! 2. [`Store::prepare`] writes `document.next`, flushes it and the directory. A full disk fails here;
+//! 2. [`Store::prepare`] writes `document.next` and flushes it. A full disk fails here;
 //!    `document.json` was not touched.
 //! 3. [`Store::commit`] keeps the old document as `document.last`, renames `document.next` over `document.json` and
 //!    flushes the directory. If the change could not be made, [`Store::abandon`] removes `document.next` instead.
@@ -15,7 +15,8 @@
 //! # What can be lost and what cannot
 //! A kill or a power cut leaves the old document or the new one, whole. If it came between 2 and 3,
 //! [`Loaded::unfinished`] tells what had been begun, and if it came between 3 and 5, [`Loaded::replaced`] tells what
-//! held before, so that remains on the host can be removed.
+//! held before, so that remains on the host can be removed. A power cut leaves no remains: so the names of these two files are not flushed
+//! for their own sake.
 //!
 //! # Synchronization
 //! The file `lock` is locked (`flock`) as long as the store is open: two daemons cannot share one state
@@ -226,8 +227,7 @@ impl Store {
             .mode(0o600)
             .open(path)?;
         file.write_all(&text)?;
-        file.sync_all()?;
-        self.handle.sync_all()
+        file.sync_all()
     }
 
     /// Puts the prepared document in the place of the one that holds, which is kept until [`Store::finish`].

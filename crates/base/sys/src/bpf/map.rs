@@ -1,6 +1,7 @@
 //! Maps that programs and we share, and attachments that end with a descriptor.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::OnceLock;
 
 use rustix::io::Errno;
 
@@ -36,8 +37,22 @@ pub enum MapKind {
     XdpSockets = 17,
 }
 
-/// Processors of a machine at most (`NR_CPUS` of any Linux): a read of a [`MapKind::PerProcessor`] gives a value for each that there may be.
+/// Processors of a machine at most (`NR_CPUS` of any Linux).
 const PROCESSORS_MAX: usize = 8192;
+/// Those that there may be on this one, as `0-7`.
+const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
+
+/// How many values a read of a [`MapKind::PerProcessor`] gives at most: one for each processor that there may be.
+fn processors() -> usize {
+    static COUNT: OnceLock<usize> = OnceLock::new();
+    let count = || last_processor(&std::fs::read_to_string(POSSIBLE).ok()?)?.checked_add(1);
+    *COUNT.get_or_init(|| count().unwrap_or(PROCESSORS_MAX))
+}
+
+/// The last one of a list such as `0-3,8-11`.
+fn last_processor(list: &str) -> Option<usize> {
+    list.trim().rsplit(['-', ',']).next()?.parse().ok()
+}
 
 /// A map of the kernel's.
 #[derive(Debug)]
@@ -169,11 +184,11 @@ impl Map {
         if self.kind != MapKind::PerProcessor || self.value_bytes != size_of::<[u64; WORDS]>() {
             return Err(Errno::INVAL);
         }
-        let mut values = vec![[0_u64; WORDS]; PROCESSORS_MAX];
+        let mut values = vec![[0_u64; WORDS]; processors()];
         let place = values.as_mut_ptr().expose_provenance() as u64;
         let key = key.to_ne_bytes();
         let mut attributes = self.element(&key, place)?;
-        // SAFETY: the key has the map's length; there is room for a value of each processor that a kernel can have. Both outlive the call.
+        // SAFETY: the key has the map's length; there is room for a value of each processor that there may be. Both outlive the call.
         unsafe { bpf(BPF_MAP_LOOKUP_ELEM, &mut attributes) }?;
         let mut sums = [0; WORDS];
         for value in &values {
@@ -243,5 +258,21 @@ impl Link {
         // SAFETY: bpf(2) just returned this descriptor, which nobody else knows.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(Link { _fd: fd })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The last processor of a list decides how much room a read has; what is no list gives the most that there may be.
+    #[test]
+    fn a_list_of_processors_is_read() {
+        for (list, last) in [("0\n", 0), ("0-1\n", 1), ("0-3,8-11\n", 11), ("0,2", 2)] {
+            assert_eq!(last_processor(list), Some(last), "{list:?}");
+        }
+        for list in ["", "\n", "0-", "none"] {
+            assert_eq!(last_processor(list), None, "{list:?}");
+        }
     }
 }

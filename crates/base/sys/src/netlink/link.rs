@@ -29,6 +29,7 @@ const IFLA_TXQLEN: u16 = 13;
 pub(super) const IFLA_LINKINFO: u16 = 18;
 const IFLA_IFALIAS: u16 = 20;
 const IFLA_STATS64: u16 = 23;
+pub(super) const IFLA_GROUP: u16 = 27;
 pub(super) const IFLA_NET_NS_FD: u16 = 28;
 const IFLA_EXT_MASK: u16 = 29;
 pub(super) const IFLA_INFO_KIND: u16 = 1;
@@ -302,6 +303,13 @@ impl Netlink {
         let mut request = Request::start(RTM_NEWLINK, 0, &body(index, 0, 0));
         request.u32(IFLA_TXQLEN, frames);
         self.change(request, "set link queue length")
+    }
+
+    /// Makes a link one of a group, with which it can be deleted. Without this it is in group 0.
+    pub fn set_link_group(&mut self, index: u32, group: u32) -> Result<(), NetlinkError> {
+        let mut request = Request::start(RTM_NEWLINK, 0, &body(index, 0, 0));
+        request.u32(IFLA_GROUP, group);
+        self.change(request, "set link group")
     }
 
     /// Puts a link under a kernel bridge or bond, or takes it out (`None`).

@@ -22,9 +22,9 @@ enum Label {
     Known,
     Add,
     Tap,
-    Peer,
     Veth,
     Ok,
+    Stray,
 }
 
 /// A program whose jumps are told by labels.
@@ -117,13 +117,42 @@ fn bytes(code: &mut Code, bytes: i32, short: Label) {
     code.jump(I::skip_if_greater(1, 8, 0), short);
 }
 
-/// See [`Slot::leave`]. `r6`: context; `r7`, `r8`: the frame; `r9`: the target's MTU, later the time.
-pub(super) fn leave(slot: &Slot, ends: Ends) -> Vec<I> {
-    let of = &*slot.of;
+/// `r9`: what there is to know of the member at whose interface the frame of the context in `r6` is; its slot, whose that is, and its other
+/// interface are on the stack. To [`Label::Stray`] if there is none.
+fn whose(code: &mut Code, of: &Maps) {
+    code.put([I::load_word(1, 6, INDEX), I::store_word(10, SLOT, 1)]);
+    code.with_map(LOOKUP, &of.interfaces, SLOT);
+    code.jump(I::skip_if_zero(0, 0), Label::Stray);
+    code.put([
+        I::move_register(9, 0),
+        I::load_word(1, 9, OWN_SLOT),
+        I::store_word(10, SLOT, 1),
+        I::load_word(1, 9, OWN_WHOSE),
+        I::store_word(10, WHOSE, 1),
+        I::load_word(1, 9, OWN_OTHER),
+        I::store_word(10, OTHER, 1),
+    ]);
+}
+
+/// Sends the frame to the member's other interface.
+fn cross(code: &mut Code, helper: i32) {
+    code.put([I::load_word(1, 10, OTHER)]);
+    code.send(helper);
+}
+
+/// What comes without a member is dropped.
+fn stray(code: &mut Code) {
+    code.label(Label::Stray);
+    code.put([I::move_immediate(0, DROP), I::exit()]);
+}
+
+/// See [`Slot::leave`]. `r6`: context; `r7`, `r8`: the frame; `r9`: the member, then the target's MTU, later the time.
+pub(super) fn leave(of: &Maps) -> Vec<I> {
     let mut code = Code::default();
     code.put([I::move_register(6, 1)]);
+    whose(&mut code, of);
     bytes(&mut code, HEADER, Label::Tap);
-    own(&mut code, ends);
+    own(&mut code, SOURCE, Label::Tap);
     pair(&mut code);
     code.put([
         I::load_word(1, 7, 0),
@@ -142,10 +171,9 @@ pub(super) fn leave(slot: &Slot, ends: Ends) -> Vec<I> {
     code.jump(I::skip_if_is_not(1, ARP, 0), Label::Slow);
     code.label(Label::Kind);
     // Both are open, at one place.
-    code.put([I::move_word(1, slot.number), I::store_word(10, SLOT, 1)]);
     code.with_map(LOOKUP, &of.places, SLOT);
     code.jump(I::skip_if_zero(0, 0), Label::Slow);
-    code.put([I::load_word(1, 0, 4), I::move_word(2, slot.whose)]);
+    code.put([I::load_word(1, 0, 4), I::load_word(2, 10, WHOSE)]);
     code.jump(I::skip_if_differ(1, 2, 0), Label::Slow);
     code.put([I::load_word(1, 0, 0)]);
     code.jump(I::skip_if_zero(1, 0), Label::Slow);
@@ -163,7 +191,7 @@ pub(super) fn leave(slot: &Slot, ends: Ends) -> Vec<I> {
         I::store_word(10, NOW, 1),
         I::load_word(9, 0, 8),
     ]);
-    check(&mut code, slot);
+    check(&mut code, of);
     fits(&mut code);
     order(&mut code, of);
     code.label(Label::Take);
@@ -180,31 +208,28 @@ pub(super) fn leave(slot: &Slot, ends: Ends) -> Vec<I> {
     code.send(REDIRECT_PEER);
     slow(&mut code, of);
     code.label(Label::Tap);
-    code.put([I::move_word(1, ends.tap)]);
-    code.send(REDIRECT);
+    cross(&mut code, REDIRECT);
+    stray(&mut code);
     code.finish()
 }
 
-/// To [`Label::Tap`] unless the frame comes from the member's own address.
-fn own(code: &mut Code, ends: Ends) {
-    let [a, b, c, d, e, f] = ends.mac;
-    let head = i32::from(u16::from_ne_bytes([a, b]));
-    let tail = u32::from_ne_bytes([c, d, e, f]);
-    code.put([I::load_half(1, 7, SOURCE)]);
-    code.jump(I::skip_if_is_not(1, head, 0), Label::Tap);
-    code.put([I::load_word(1, 7, SOURCE + 2), I::move_word(2, tail)]);
-    code.jump(I::skip_if_differ(1, 2, 0), Label::Tap);
+/// To `other` unless the address at `offset` of the frame is that of the member in `r9`.
+fn own(code: &mut Code, offset: i16, other: Label) {
+    code.put([I::load_half(1, 7, offset), I::load_half(2, 9, 0)]);
+    code.jump(I::skip_if_differ(1, 2, 0), other);
+    code.put([I::load_word(1, 7, offset + 2), I::load_word(2, 9, OWN_TAIL)]);
+    code.jump(I::skip_if_differ(1, 2, 0), other);
 }
 
 /// To [`Label::Slow`] unless the frame passes what [`CHECKS`] says: see [`Checks`].
-fn check(code: &mut Code, slot: &Slot) {
+fn check(code: &mut Code, of: &Maps) {
     code.put([I::load_word(1, 10, CHECKS)]);
     code.jump(I::skip_if_is(1, CHECK_NONE, 0), Label::Unchecked);
     code.jump(I::skip_if_zero(1, 0), Label::Slow);
     code.put([
-        I::move_word(1, slot.number),
+        I::load_word(1, 10, SLOT),
         I::store_word(10, ALLOWED, 1),
-        I::move_word(1, slot.whose),
+        I::load_word(1, 10, WHOSE),
         I::store_word(10, ALLOWED + 4, 1),
         I::move_immediate(1, 0),
         I::store_word(10, ALLOWED + 16, 1),
@@ -222,7 +247,7 @@ fn check(code: &mut Code, slot: &Slot) {
     code.label(Label::Ports);
     code.put([I::load_word(1, 10, CHECKS)]);
     code.jump(I::skip_if_is(1, CHECK_TRANSPORT, 0), Label::Unchecked);
-    code.with_map(LOOKUP, &slot.of.allowed, ALLOWED);
+    code.with_map(LOOKUP, &of.allowed, ALLOWED);
     code.jump(I::skip_if_zero(0, 0), Label::Slow);
     code.label(Label::Unchecked);
 }
@@ -356,7 +381,7 @@ fn reaches(code: &mut Code, offset: i16) {
 }
 
 /// To [`Label::Slow`] if frames of the pair are on that way.
-fn order(code: &mut Code, of: &Shortcut) {
+fn order(code: &mut Code, of: &Maps) {
     code.with_map(LOOKUP, &of.pairs, PAIR);
     code.jump(I::skip_if_zero(0, 0), Label::Take);
     code.put([I::load_long(1, 0, 0), I::load_long(2, 0, 8)]);
@@ -373,7 +398,7 @@ fn order(code: &mut Code, of: &Shortcut) {
 }
 
 /// Notes a frame of a pair of members, and falls through to the TAP.
-fn slow(code: &mut Code, of: &Shortcut) {
+fn slow(code: &mut Code, of: &Maps) {
     code.label(Label::Slow);
     code.with_map(LOOKUP, &of.known, TARGET);
     code.jump(I::skip_if_is_not(0, 0, 0), Label::Known);
@@ -403,13 +428,11 @@ fn slow(code: &mut Code, of: &Shortcut) {
     ]);
 }
 
-/// See [`Slot::arrive`].
-pub(super) fn arrive(of: &Shortcut, ends: Ends) -> Vec<I> {
-    let [a, b, c, d, e, f] = ends.mac;
-    let head = u32::from_ne_bytes([a, b, c, d]);
-    let tail = i32::from(u16::from_ne_bytes([e, f]));
+/// See [`Slot::arrive`]. Registers as in [`leave`].
+pub(super) fn arrive(of: &Maps) -> Vec<I> {
     let mut code = Code::default();
     code.put([I::move_register(6, 1)]);
+    whose(&mut code, of);
     bytes(&mut code, HEADER, Label::Veth);
     pair(&mut code);
     code.with_map(LOOKUP, &of.pairs, PAIR);
@@ -417,16 +440,11 @@ pub(super) fn arrive(of: &Shortcut, ends: Ends) -> Vec<I> {
     code.put([I::move_immediate(1, 1), I::add_atomically(0, 8, 1)]);
     code.label(Label::Ok);
     // What is for another address goes by way of the veth: the peer is to see that it is.
-    code.put([I::load_word(1, 7, 0), I::move_word(2, head)]);
-    code.jump(I::skip_if_differ(1, 2, 0), Label::Veth);
-    code.put([I::load_half(1, 7, 4)]);
-    code.jump(I::skip_if_is(1, tail, 0), Label::Peer);
+    own(&mut code, 0, Label::Veth);
+    cross(&mut code, REDIRECT_PEER);
     code.label(Label::Veth);
-    code.put([I::move_word(1, ends.host)]);
-    code.send(REDIRECT);
-    code.label(Label::Peer);
-    code.put([I::move_word(1, ends.host)]);
-    code.send(REDIRECT_PEER);
+    cross(&mut code, REDIRECT);
+    stray(&mut code);
     code.finish()
 }
 

@@ -21,7 +21,7 @@ use windlass_sys::netns::{self, Named, NetnsError, NetnsId, NetnsRef};
 use windlass_sys::tap::{Tap, TapError, TapOffloads, TapOptions, TapQueue};
 
 use super::{TapRx, TapTx, address};
-use crate::endpoint::{Endpoint, Event, Handed, InterfaceConf, Rings, Status};
+use crate::endpoint::{Doomed, Endpoint, Event, Handed, InterfaceConf, Rings, Status};
 use crate::port::{Bypass, RxPort, TxCaps};
 use crate::veth;
 
@@ -171,6 +171,14 @@ impl TapEndpoint {
         self.open.as_ref().map(|open| open.index)
     }
 
+    /// Leaves the interface, which is one of the daemon's namespace, to be deleted with others.
+    pub(crate) fn leave_to(&mut self, doomed: &mut Doomed) {
+        if let Some(open) = self.close() {
+            doomed.links.push(open.index);
+            doomed.queues.extend(open.queues);
+        }
+    }
+
     fn open_namespace(&self) -> Result<NetnsRef, OpenError> {
         let Some(name) = &self.conf.netns else {
             return Ok(NetnsRef::current()?);
@@ -287,11 +295,13 @@ impl Open {
     }
 }
 
-/// The interface that bears our mark, under whatever name. `foreign`: which one of the wanted name is known not to.
+/// The interface that bears our mark, under whatever name. `foreign`: which one of the wanted name is known not to. `may_be_left`: there
+/// may be one of another name.
 fn find(
     conf: &TapConf,
     foreign: Option<u32>,
     netlink: &mut Netlink,
+    may_be_left: bool,
 ) -> Result<Option<Link>, OpenError> {
     let is_ours = |link: &Link| {
         link.kind.as_deref() == Some("tun") && link.alias.as_deref() == Some(conf.mark.as_str())
@@ -302,8 +312,8 @@ fn find(
     }
     let known = named.as_ref().filter(|link| Some(link.index) == foreign);
     let ours = match known {
-        Some(_) => None,
-        None => netlink.links_of("tun")?.into_iter().find(is_ours),
+        None if may_be_left => netlink.links_of("tun")?.into_iter().find(is_ours),
+        _ => None,
     };
     match (ours, named) {
         (None, Some(link)) => Err(OpenError::Foreign(conf.name.clone(), link.index)),
@@ -322,7 +332,8 @@ fn set_up(
 ) -> Result<(Open, TxCaps), OpenError> {
     let monitor = LinkMonitor::open()?;
     let mut netlink = Netlink::open()?;
-    let found = find(conf, foreign, &mut netlink)?;
+    let may_be_left = persists || !handed.is_empty();
+    let found = find(conf, foreign, &mut netlink, may_be_left)?;
     let options = TapOptions {
         must_create: found.is_none(),
         multi_queue: conf.multi_queue,
@@ -566,7 +577,7 @@ impl Endpoint for TapEndpoint {
                 let namespace = self.open_namespace().ok();
                 let netlink = namespace.and_then(|namespace| Netlink::open_in(&namespace).ok());
                 let Some(mut netlink) = netlink else { return };
-                let found = find(&self.conf, None, &mut netlink).ok().flatten();
+                let found = find(&self.conf, None, &mut netlink, true).ok().flatten();
                 (netlink, found.map(|link| link.index), Vec::new())
             }
         };

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use windlass_sys::Errno;
 use windlass_sys::epoll::{Epoll, Interest};
 use windlass_sys::netns::{Named, NetnsId, NetnsRef};
-use windlass_sys::shortcut::{Ends, Hook, Passed, Slot};
+use windlass_sys::shortcut::{self, Ends, Hook, Passed, Slot};
 
 use super::pair::{self, Pair, PairError};
-use crate::endpoint::{Endpoint, Event, Handed, InterfaceConf, Rings, Status};
+use crate::endpoint::{Doomed, Endpoint, Event, Handed, InterfaceConf, Rings, Status};
 use crate::tap::{TapConf, TapEndpoint};
 
 /// Time between two looks at what is waited for.
@@ -76,11 +76,11 @@ pub struct VethEndpoint {
 }
 
 impl VethEndpoint {
-    /// An interface to be made at the first [`Endpoint::poll`].
+    /// An interface to be made at the first [`Endpoint::poll`]. `may_be_left`: a daemon before may have made it.
     ///
     /// # Errors
     /// The kernel's answer, if it gives no epoll set.
-    pub fn new(conf: VethConf, slot: Slot) -> Result<VethEndpoint, Errno> {
+    pub fn new(conf: VethConf, slot: Slot, may_be_left: bool) -> Result<VethEndpoint, Errno> {
         let slot = Arc::new(slot);
         let tap = TapEndpoint::of_veth(conf.tap(), Some(slot.clone()))?;
         let epoll = Epoll::create()?;
@@ -93,7 +93,7 @@ impl VethEndpoint {
             epoll,
             pair: None,
             process: None,
-            may_be_left: true,
+            may_be_left,
             is_set_down: false,
             is_changed: false,
             ending: None,
@@ -113,8 +113,8 @@ impl VethEndpoint {
     fn try_open(&mut self, now: Instant) -> Result<Rings, PairError> {
         let namespace = self.open_namespace()?;
         self.process = namespace.process().cloned();
-        let mut pair = Pair::open(&self.conf, &self.given, namespace)?;
-        self.may_be_left = true;
+        let may_be_left = std::mem::replace(&mut self.may_be_left, true);
+        let mut pair = Pair::open(&self.conf, &self.given, namespace, may_be_left)?;
         self.given.clone_from(&self.conf.interface.addresses);
         let rings = self
             .tap
@@ -215,8 +215,9 @@ impl VethEndpoint {
         let done = changed.and_then(|()| match from.mac == to.mac {
             true => Ok(()),
             false => {
-                let ends = self.ends(&pair, tap);
-                pair.join(self.conf.hook, &self.slot, ends).map(drop)
+                self.slot.set_ends(self.ends(&pair, tap))?;
+                shortcut::settle();
+                Ok(())
             }
         });
         self.pair = Some(pair);
@@ -374,5 +375,15 @@ impl Endpoint for VethEndpoint {
             }
         }
         self.tap.delete();
+    }
+
+    fn delete_with(&mut self, doomed: &mut Doomed) {
+        match self.close() {
+            Some(pair) => {
+                doomed.links.push(pair.host);
+                self.tap.leave_to(doomed);
+            }
+            None => self.delete(),
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use thiserror::Error;
 use windlass_sys::Errno;
-use windlass_sys::bpf::{LoadError, Side};
+use windlass_sys::bpf::Side;
 use windlass_sys::netlink::{Link, LinkMonitor, Netlink, NetlinkError};
 use windlass_sys::netns::{self, NetnsError, NetnsRef};
 use windlass_sys::shortcut::{self, Ends, Hook, Slot};
@@ -32,8 +32,6 @@ pub(super) enum PairError {
     Vanished(String),
     #[error("the TAP behind it: {0}")]
     Tap(String),
-    #[error(transparent)]
-    Program(#[from] LoadError),
     #[error("the shortcut: {0}")]
     Kernel(#[from] Errno),
 }
@@ -108,11 +106,13 @@ pub fn remove_others(prefix: &str, keep: &HashSet<String>) -> Result<usize, Netl
 }
 
 impl Pair {
-    /// The pair of a VNIC: the one that is there, else a new one. `given`: addresses that it was given before.
+    /// The pair of a VNIC: the one that is there, else a new one. `given`: addresses that it was given before. `may_be_left`: one may be
+    /// there, and is looked for before one is made.
     pub(super) fn open(
         conf: &VethConf,
         given: &[(std::net::IpAddr, u8)],
         namespace: NetnsRef,
+        may_be_left: bool,
     ) -> Result<Pair, PairError> {
         let own = NetnsRef::current()?;
         if own.id() == namespace.id() {
@@ -122,20 +122,16 @@ impl Pair {
         let (mut inside, monitor) = netns::within(&namespace, || {
             Ok::<_, NetlinkError>((Netlink::open()?, LinkMonitor::open()?))
         })??;
-        let found = match find(&mut outside, &conf.mark)? {
-            Some(host) => match inner_of(&mut inside, &host)? {
-                Some(inner) if host.alias.is_some() => Some((host, inner)),
-                _ => {
-                    outside.delete_link(host.index)?;
-                    None
-                }
-            },
-            None => None,
+        let made = match may_be_left {
+            true => None,
+            false => make_first(conf, &namespace, &mut outside, &mut inside)?,
         };
-        let is_new = found.is_none();
-        let (host, inner) = match found {
-            Some(found) => found,
-            None => make(conf, &namespace, &mut outside, &mut inside)?,
+        let (is_new, (host, inner)) = match made {
+            Some(made) => (true, made),
+            None => match left(conf, &mut outside, &mut inside)? {
+                Some(left) => (false, left),
+                None => (true, make(conf, &namespace, &mut outside, &mut inside)?),
+            },
         };
         monitor.keep_to(inner.index)?;
         let mut pair = Pair {
@@ -187,8 +183,8 @@ impl Pair {
         for index in [ends.host, ends.tap] {
             hook.put(netlink, slot.quiet(), index, Side::Egress)?;
         }
-        hook.put(netlink, &slot.arrive(ends)?, ends.tap, Side::Ingress)?;
-        hook.put(netlink, &slot.leave(ends)?, ends.host, Side::Ingress)?;
+        hook.put(netlink, slot.arrive(), ends.tap, Side::Ingress)?;
+        hook.put(netlink, slot.leave(), ends.host, Side::Ingress)?;
         self.outside.set_link_up(ends.host, true)?;
         if self.is_new {
             // Of the time before it is up: told now, they would set the TAP down.
@@ -224,6 +220,24 @@ impl Pair {
     }
 }
 
+/// The pair that a daemon before has made. One of which only our end is left is deleted.
+fn left(
+    conf: &VethConf,
+    outside: &mut Netlink,
+    inside: &mut Netlink,
+) -> Result<Option<(Link, Link)>, NetlinkError> {
+    let Some(host) = find(outside, &conf.mark)? else {
+        return Ok(None);
+    };
+    match inner_of(inside, &host)? {
+        Some(inner) if host.alias.is_some() => Ok(Some((host, inner))),
+        _ => {
+            outside.delete_link(host.index)?;
+            Ok(None)
+        }
+    }
+}
+
 /// The other end of our end, if it is in the namespace of `inside`.
 fn inner_of(inside: &mut Netlink, host: &Link) -> Result<Option<Link>, NetlinkError> {
     let Some(index) = host.lower else {
@@ -249,6 +263,28 @@ fn make(
             return Err(PairError::Foreign(conf.name.clone()));
         }
     }
+    create(conf, namespace, outside, inside)
+}
+
+/// A new pair, without a look at what is there, which costs the more the more there is; `None` if one of the two names is taken.
+fn make_first(
+    conf: &VethConf,
+    namespace: &NetnsRef,
+    outside: &mut Netlink,
+    inside: &mut Netlink,
+) -> Result<Option<(Link, Link)>, PairError> {
+    match create(conf, namespace, outside, inside) {
+        Err(PairError::Netlink(error)) if error.errno() == Some(Errno::EXIST) => Ok(None),
+        other => other.map(Some),
+    }
+}
+
+fn create(
+    conf: &VethConf,
+    namespace: &NetnsRef,
+    outside: &mut Netlink,
+    inside: &mut Netlink,
+) -> Result<(Link, Link), PairError> {
     let name = hidden_name("wlv", &conf.mark);
     outside.create_veth(&name, &conf.name, Some(namespace))?;
     let vanished = || PairError::Vanished(conf.name.clone());

@@ -220,6 +220,7 @@ impl Host for System {
             Ok(removed) => tracing::info!("{removed} veths of VNICs that are no more: removed"),
             Err(error) => tracing::warn!("veths of VNICs that are no more stay: {error}"),
         }
+        self.shortcuts.set_left(veths);
         if taps.is_empty() {
             return;
         }

@@ -6,6 +6,7 @@
 //! and says so.
 
 use std::cell::OnceCell;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use windlass_api::{Veth, Vnic};
@@ -24,6 +25,8 @@ pub struct Shortcuts {
     /// The first that the kernel has, once somebody has looked.
     hook: OnceCell<Option<Hook>>,
     maps: Option<Arc<Shortcut>>,
+    /// The marks of veths that a daemon before may have made; before they are known, all may be of one.
+    left: Option<HashSet<String>>,
 }
 
 impl Shortcuts {
@@ -33,7 +36,13 @@ impl Shortcuts {
             hooks,
             hook: OnceCell::new(),
             maps: None,
+            left: None,
         }
+    }
+
+    /// No veth of another mark than these is a former daemon's.
+    pub(super) fn set_left(&mut self, marks: HashSet<String>) {
+        self.left = Some(marks);
     }
 
     fn hook(&self) -> Result<Hook, String> {
@@ -78,6 +87,8 @@ pub(super) fn endpoint(
     let mark = translate::tap_mark(state_id, &vnic.name);
     let interface = translate::interface(vnic);
     let refused = |errno| BackendError::Host(format!("veth of `{}`: {errno}", vnic.name));
+    let left = shortcuts.left.as_ref();
+    let may_be_left = left.is_none_or(|marks| marks.contains(&mark));
     match shortcuts.slot() {
         Ok((slot, hook)) => {
             let conf = VethConf {
@@ -87,7 +98,7 @@ pub(super) fn endpoint(
                 hook,
                 interface,
             };
-            let endpoint = VethEndpoint::new(conf, slot).map_err(refused)?;
+            let endpoint = VethEndpoint::new(conf, slot, may_be_left).map_err(refused)?;
             Ok(Box::new(endpoint))
         }
         Err(why) => {

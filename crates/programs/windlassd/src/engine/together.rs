@@ -4,7 +4,7 @@
 //! Each [`Proposal`] is checked against the document that those before it have left, and its steps are made in the one edit of the
 //! backend that all of them share. One that is refused, by a check or by the backend, is undone by itself; the others go on
 //! without it. Then the document that they make together is stored, and the edit ends: one flush of the disk and one
-//! publication for all, after which each is answered. If the store refuses, all of them are undone, and whoever was to be told
+//! publication for all, after which each is answered, and the document before is removed from the disk. If the store refuses, all of them are undone, and whoever was to be told
 //! that what he asks for is there already has the store's answer too.
 //!
 //! One that makes overlays, or gives them other searches, waits aside until those have said their first word, and is checked again from the
@@ -114,9 +114,10 @@ impl Engine {
             };
             results.push((proposal.peer, proposal.answer, done));
         }
-        let stored = match all.is_empty() {
-            true => Ok(()),
-            false => self.settle(all, &before, revision),
+        let is_stored = !all.is_empty();
+        let stored = match is_stored {
+            true => self.settle(all, &before, revision),
+            false => Ok(()),
         };
         for (peer, answer, result) in results {
             let has_changed = |done: &Applied| !done.dry_run && !done.changes.is_empty();
@@ -133,6 +134,10 @@ impl Engine {
                 Err(error) => self.tell_refused(&peer, error),
             }
             answer(result);
+        }
+        if is_stored {
+            // Nobody waits for that.
+            self.tidy();
         }
     }
 
@@ -256,7 +261,6 @@ impl Engine {
             self.revision = revision;
         }
         self.backend.end_edit();
-        self.tidy();
         for (change, _) in all.iter().flat_map(|made| &made.changes) {
             match made.is_ok() {
                 true => self.end(change),

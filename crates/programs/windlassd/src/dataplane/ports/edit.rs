@@ -17,7 +17,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use windlass_api::{Bridge, Counters, MacAddr, MemberSettings, Name, Object, Vnic};
-use windlass_attach::endpoint::{Endpoint, InterfaceConf};
+use windlass_attach::endpoint::{Doomed, Endpoint, InterfaceConf};
 use windlass_bridge::fdb::{FdbWriter, Key};
 use windlass_worker::{DataPlaneError, QsbrGrace};
 
@@ -331,9 +331,11 @@ impl Ports {
                 let gone = self.end_member(aside, |kernel| translate::counters(&totals, kernel));
                 deleted.extend(gone);
             }
+            let mut doomed = Doomed::default();
             for endpoint in &mut deleted {
-                endpoint.delete();
+                endpoint.delete_with(&mut doomed);
             }
+            doomed.delete();
         }
         let plane = &mut self.plane;
         self.leaving_bridges
