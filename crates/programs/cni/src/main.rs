@@ -13,7 +13,7 @@
 //! ```
 //!
 //! # Model
-//! A process for each call, without a runtime; a thread looks into the container's namespace and ends. What a container gets is written down in the ledger
+//! A process of one thread for each call, without a runtime. What a container gets is written down in the ledger
 //! ([`ledger`]) first, then made, and struck out when it is gone. So a plugin or daemon that is killed at any instant leaves
 //! nothing that DEL or GC does not find, and a leftover is replaced by the next ADD of the same interface.
 //!
