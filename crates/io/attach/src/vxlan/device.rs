@@ -278,7 +278,7 @@ impl Device {
 /// number of ports. This is the middle of what leads to a port.
 fn hash(at: usize, ports: usize) -> u32 {
     let mixed = (((at as u64 * 2 + 1) << 31) / ports.max(1) as u64) as u32;
-    mixed ^ mixed << 16
+    mixed ^ (mixed << 16)
 }
 
 /// A UDP port that nobody has at any address.
@@ -302,8 +302,8 @@ mod tests {
         for ports in [1, 16, 32, 48, 512, 16_384] {
             for at in 0..ports {
                 let hash = hash(at, ports);
-                let mixed = hash ^ hash << 16;
-                let port = u64::from(mixed) * ports as u64 >> 32;
+                let mixed = hash ^ (hash << 16);
+                let port = (u64::from(mixed) * ports as u64) >> 32;
                 assert_eq!((port, hash == 0), (at as u64, false), "{at} of {ports}");
             }
         }

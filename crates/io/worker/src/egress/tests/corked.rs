@@ -448,6 +448,7 @@ fn a_tunnel_sends_one_message() {
         ttl: 64,
         tos: Tos::Inherit,
         ports: 1,
+        devices: false,
     };
     let target = TargetConf {
         to: address(&receiver),

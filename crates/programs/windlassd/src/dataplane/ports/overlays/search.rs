@@ -702,6 +702,7 @@ mod tests {
         };
         let mut ahead = Ahead {
             conf: conf.clone(),
+            is_change: false,
             started: lookups.start(conf),
             word: Some(Ok(())),
             until: Instant::now(),
