@@ -285,15 +285,8 @@ impl Egress {
         }
         self.queues = Some(queues);
         if n > 0 {
-            self.send_now(
-                cx,
-                member,
-                counters,
-                entering.heads(),
-                tails,
-                to,
-                &pass[..n],
-            );
+            let (heads, picks) = (entering.heads(), &pass[..n]);
+            self.send_now(cx, member, counters, heads, tails, to, picks);
         }
         self.own = Some((own, store));
     }

@@ -18,7 +18,7 @@
 
 use std::sync::Arc;
 
-use windlass_attach::port::{Limit, More};
+use windlass_attach::port::{Limit, Loan, More};
 use windlass_bridge::fdb::Sightings;
 use windlass_bridge::forward::Bridge;
 use windlass_frame::{
@@ -168,19 +168,31 @@ impl Scratch {
             counters.rx_frames.add(n as u64);
             counters.drop_frames(Drop::NotReady, n as u64);
         }
-        let began = egress.meter.begin_if(|| ring.port.polls_memory());
-        ring.port.release(cx.section, loan);
-        cx.charge(&mut egress.meter, began, (ring.member, 0));
-        egress.begin_visit(false);
-        if more != More::Left {
-            if egress.has_corked() {
-                egress.uncork(cx);
-            }
-            egress.kick(cx, worker);
-        }
+        give_back(cx, ring, (loan, more), egress, worker);
         worker.visits_busy.add(1);
         worker.frames.add(n as u64);
         (n, more)
+    }
+}
+
+/// Ends a visit: its ring has the burst back, and what was published is told of, unless another visit follows.
+#[inline(always)]
+fn give_back(
+    cx: &Context<'_>,
+    ring: &mut RxRing,
+    (loan, more): (Loan, More),
+    egress: &mut Egress,
+    worker: &WorkerCounters,
+) {
+    let began = egress.meter.begin_if(|| ring.port.polls_memory());
+    ring.port.release(cx.section, loan);
+    cx.charge(&mut egress.meter, began, (ring.member, 0));
+    egress.begin_visit(false);
+    if more != More::Left {
+        if egress.has_corked() {
+            egress.uncork(cx);
+        }
+        egress.kick(cx, worker);
     }
 }
 

@@ -330,8 +330,7 @@ fn set_up(
     namespace: &NetnsRef,
     persists: bool,
 ) -> Result<(Open, TxCaps), OpenError> {
-    let monitor = LinkMonitor::open()?;
-    let mut netlink = Netlink::open()?;
+    let (monitor, mut netlink) = (LinkMonitor::open()?, Netlink::open()?);
     let may_be_left = persists || !handed.is_empty();
     let found = find(conf, foreign, &mut netlink, may_be_left)?;
     let options = TapOptions {
