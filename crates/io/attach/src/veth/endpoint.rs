@@ -79,8 +79,9 @@ impl VethEndpoint {
     /// An interface to be made at the first [`Endpoint::poll`]. `may_be_left`: a daemon before may have made it.
     ///
     /// # Errors
-    /// The kernel's answer, if it gives no epoll set.
+    /// The kernel's answer, if it gives no epoll set, or does not take the address.
     pub fn new(conf: VethConf, slot: Slot, may_be_left: bool) -> Result<VethEndpoint, Errno> {
+        slot.set_address(conf.interface.mac)?;
         let slot = Arc::new(slot);
         let tap = TapEndpoint::of_veth(conf.tap(), Some(slot.clone()))?;
         let epoll = Epoll::create()?;
