@@ -87,8 +87,13 @@ pub fn start(
 }
 
 impl Context {
+    /// What is refused here never takes a connection from others: a user's share counts before the sum of all.
     fn admit(&self, stream: UnixStream) {
         let context = self.clone();
+        let (peer, held) = match self.share(&stream) {
+            Ok(share) => share,
+            Err(error) => return refuse(&stream, error),
+        };
         if self.open.fetch_add(1, Ordering::AcqRel) >= CONNECTIONS_MAX {
             self.open.fetch_sub(1, Ordering::AcqRel);
             let message = format!("all {CONNECTIONS_MAX} connections of captures are taken");
@@ -96,7 +101,8 @@ impl Context {
             return;
         }
         let serves = move || {
-            context.serve(stream);
+            context.serve(&stream, peer);
+            drop(held);
             context.open.fetch_sub(1, Ordering::AcqRel);
         };
         let thread = thread::Builder::new().name("capture".into());
@@ -106,15 +112,27 @@ impl Context {
         }
     }
 
-    fn serve(&self, stream: UnixStream) {
-        match self.begin(&stream) {
-            Ok((peer, _held, made)) => {
-                let is_told = answer(&stream, &made);
+    /// Who asks, and its place among the captures of its user: who says nothing uses up its own share.
+    fn share(&self, stream: &UnixStream) -> Result<(Peer, Option<Held>), ErrorBody> {
+        let gone = || ErrorBody::plain(ErrorCode::Busy, "the peer is gone");
+        let peer = Peer::of(stream).ok_or_else(gone)?;
+        if peer.operator {
+            return Ok((peer, None));
+        }
+        let max = self.limits.borrow().per_user.max(Share::Captures);
+        let holders = self.engine.holders();
+        Ok((peer, Some(holders.take(Share::Captures, peer.uid, max)?)))
+    }
+
+    fn serve(&self, stream: &UnixStream, peer: Peer) {
+        match self.begin(stream, peer) {
+            Ok(made) => {
+                let is_told = answer(stream, &made);
                 let capture = made.capture;
                 if let Err(errno) = is_told {
                     tracing::debug!("the reader of a capture: {errno}");
                 } else {
-                    wait(&stream, &capture);
+                    wait(stream, &capture);
                 }
                 let ended = self.engine.call(&peer, move |engine| {
                     engine.end_capture(&capture);
@@ -124,23 +142,12 @@ impl Context {
                     tracing::error!("a capture goes on without its reader: {error}");
                 }
             }
-            Err(error) => refuse(&stream, error),
+            Err(error) => refuse(stream, error),
         }
     }
 
-    fn begin(&self, stream: &UnixStream) -> Result<(Peer, Option<Held>, CaptureMade), ErrorBody> {
-        let gone = || ErrorBody::plain(ErrorCode::Busy, "the peer is gone");
-        let peer = Peer::of(stream).ok_or_else(gone)?;
+    fn begin(&self, stream: &UnixStream, peer: Peer) -> Result<CaptureMade, ErrorBody> {
         let host = |error: io::Error| ErrorBody::plain(ErrorCode::Host, error.to_string());
-        // Before it is heard: who says nothing uses up its own share.
-        let held = match peer.operator {
-            true => None,
-            false => {
-                let max = self.limits.borrow().per_user.max(Share::Captures);
-                let holders = self.engine.holders();
-                Some(holders.take(Share::Captures, peer.uid, max)?)
-            }
-        };
         let malformed =
             |error: serde_json::Error| ErrorBody::plain(ErrorCode::Malformed, error.to_string());
         let request: CaptureRequest =
@@ -162,7 +169,7 @@ impl Context {
         let begun = self.engine.call(&peer, move |engine| {
             engine.start_capture(&peer, request, ends)
         });
-        Ok((peer, held, self.runtime.block_on(begun)?))
+        self.runtime.block_on(begun)
     }
 }
 
