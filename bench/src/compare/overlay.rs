@@ -397,7 +397,6 @@ fn overlay(plane: &mut DataPlane, bridge: u16, short: &str, host: u8) -> Result<
         ttl: 64,
         tos: Tos::Inherit,
         ports: 16,
-        devices: true,
     };
     let tuning = OverlayTuning {
         vtep: within(short, || Vtep::open(&conf, 1))??,

@@ -165,7 +165,6 @@ pub fn vtep(lab: &Lab, short: &str, local: &str, workers: u16) -> Arc<Vtep> {
         ttl: 64,
         tos: Tos::Inherit,
         ports: 16,
-        devices: false,
     };
     lab.within(short, || Vtep::open(&conf, workers))
         .expect("an endpoint")

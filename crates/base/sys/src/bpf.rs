@@ -35,10 +35,6 @@ const LOG_BYTES: usize = 64 * 1024;
 
 /// `TC_ACT_SHOT` of `<linux/pkt_cls.h>`: drop the frame.
 const TC_ACT_SHOT: i32 = 2;
-/// `TC_ACT_OK`: pass it on.
-const TC_ACT_OK: i32 = 0;
-/// Number of the helper function `bpf_set_hash`.
-const SET_HASH: i32 = 48;
 
 /// What a program may be attached to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,8 +50,7 @@ pub enum ProgramKind {
     SocketMessage = 16,
 }
 
-/// Offsets of `mark` and `hash` in `struct __sk_buff` of `<linux/bpf.h>`.
-const SK_BUFF_MARK: i16 = 8;
+/// Offset of `hash` in `struct __sk_buff` of `<linux/bpf.h>`.
 const SK_BUFF_HASH: i16 = 68;
 
 /// One instruction, in the kernel's layout (`struct bpf_insn`).
@@ -454,22 +449,6 @@ impl Program {
             Instruction::exit(),
         ];
         Self::load("windlass_drop", ProgramKind::Classifier, &program)
-    }
-
-    /// A tc classifier that takes a frame's mark, which it clears, for its hash, and drops frames without one.
-    pub fn hash_by_mark() -> Result<Self, LoadError> {
-        let program = [
-            Instruction::move_register(6, 1),
-            Instruction::load_word(2, 1, SK_BUFF_MARK),
-            Instruction::move_immediate(0, TC_ACT_SHOT),
-            Instruction::skip_if_zero(2, 4),
-            Instruction::call(SET_HASH),
-            Instruction::move_immediate(1, 0),
-            Instruction::store_word(6, SK_BUFF_MARK, 1),
-            Instruction::move_immediate(0, TC_ACT_OK),
-            Instruction::exit(),
-        ];
-        Self::load("windlass_hash", ProgramKind::Classifier, &program)
     }
 
     /// A steering program that sends every frame of a TAP to `queue` (modulo their number).

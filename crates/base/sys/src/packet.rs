@@ -31,8 +31,6 @@
 )]
 #![cfg_attr(test, allow(clippy::indexing_slicing))]
 
-mod sender;
-
 use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -41,8 +39,6 @@ use rustix::net::sockopt;
 
 use crate::sockopt::{get_bytes, set_bytes, set_int};
 use crate::vectored::{iovec, last_errno};
-
-pub use sender::PacketSender;
 
 // <linux/if_packet.h>
 const PACKET_ADD_MEMBERSHIP: i32 = 1;
@@ -371,21 +367,16 @@ fn enable_header(fd: &OwnedFd) -> Result<usize, Errno> {
     }
 }
 
-/// An interface as an address, with a protocol of frames.
-fn link_address(index: u32, protocol: u16) -> Result<libc::sockaddr_ll, Errno> {
-    Ok(libc::sockaddr_ll {
+fn bind(fd: &OwnedFd, index: u32) -> Result<(), Errno> {
+    let address = libc::sockaddr_ll {
         sll_family: libc::AF_PACKET as u16,
-        sll_protocol: protocol.to_be(),
+        sll_protocol: ETH_P_ALL.to_be(),
         sll_ifindex: i32::try_from(index).map_err(|_| Errno::NODEV)?,
         sll_hatype: 0,
         sll_pkttype: 0,
         sll_halen: 0,
         sll_addr: [0; 8],
-    })
-}
-
-fn bind(fd: &OwnedFd, index: u32) -> Result<(), Errno> {
-    let address = link_address(index, ETH_P_ALL)?;
+    };
     let len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
     // SAFETY: bind only reads, and only the structure whose size it is told.
     let result = unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len) };

@@ -481,15 +481,6 @@ pub const DAEMON_OPTIONS: &[OptionSpec] = &[
          no shortcut; such a VNIC gets a TAP. Needs a restart.",
     ),
     row(
-        "segmentation",
-        ValueKind::Words(&[AUTO, "software"]),
-        "",
-        AUTO,
-        (0, 0),
-        "Who cuts the large TCP segments that overlays send. auto: the kernel or the device, by a VXLAN device for each target, where \
-         that can be made; else the workers. software: the workers. Needs a restart.",
-    ),
-    row(
         "connections-max",
         ValueKind::Number,
         "connections",

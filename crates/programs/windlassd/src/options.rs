@@ -88,8 +88,6 @@ pub struct Options {
     pub workers: Vec<u32>,
     /// Where the programs of veths may be, the best first; empty: there are no veths.
     pub shortcut: Vec<Hook>,
-    /// Overlays send large segments by VXLAN devices of the kernel, where these can be made.
-    pub devices: bool,
     /// What is allowed.
     pub limits: Limits,
     /// Events that a monitor may lag behind.
@@ -213,11 +211,6 @@ impl Options {
                 "the programs of veths are there",
             ),
             (
-                "segmentation",
-                self.devices != new.devices,
-                "tunnel endpoints are open",
-            ),
-            (
                 "mappings-per-uid-max",
                 differs(Share::Mappings),
                 "owners' mappings are counted against it",
@@ -275,7 +268,6 @@ impl Options {
                 Some("clsact") => vec![Hook::Clsact],
                 Some(_) => Vec::new(),
             },
-            devices: given.text("segmentation").is_none(),
             limits: Limits {
                 connections_max: count("connections-max"),
                 connections_per_uid_max: count("connections-per-uid-max"),
@@ -386,7 +378,7 @@ mod tests {
         let old = of("");
         let new = of(
             "socket = \"/x/s\"\nstate-dir = \"/x/d\"\nruntime-dir = \"/x/r\"\n\
-             workers = \"7\"\nshortcut = \"off\"\nsegmentation = \"software\"\nconnections-max = 7\nconnections-per-uid-max = 7\nbody-bytes-max = 7000\n\
+             workers = \"7\"\nshortcut = \"off\"\nconnections-max = 7\nconnections-per-uid-max = 7\nbody-bytes-max = 7000\n\
              read-timeout-ms = 77\nvnics-per-uid-max = 77\ndescriptors-per-uid-max = 777\nflows-per-uid-max = 7\nmappings-per-uid-max = 77\naddresses-per-uid-max = 77\n\
              monitors-per-uid-max = 7\ncaptures-per-uid-max = 7\nanswers-per-uid-max = 7\nlog-lines-burst = 7\nlog-lines-per-s = 7\nmonitor-events-max = 77\nlog-level = \"warn\"\n\
              log-format = \"json\"",

@@ -21,19 +21,19 @@ pub(super) const RTM_DELLINK: u16 = 17;
 const RTM_GETLINK: u16 = 18;
 
 const IFLA_ADDRESS: u16 = 1;
-pub(super) const IFLA_IFNAME: u16 = 3;
+const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
 const IFLA_LINK: u16 = 5;
 const IFLA_MASTER: u16 = 10;
 const IFLA_TXQLEN: u16 = 13;
-pub(super) const IFLA_LINKINFO: u16 = 18;
+const IFLA_LINKINFO: u16 = 18;
 const IFLA_IFALIAS: u16 = 20;
 const IFLA_STATS64: u16 = 23;
 pub(super) const IFLA_GROUP: u16 = 27;
-pub(super) const IFLA_NET_NS_FD: u16 = 28;
+const IFLA_NET_NS_FD: u16 = 28;
 const IFLA_EXT_MASK: u16 = 29;
-pub(super) const IFLA_INFO_KIND: u16 = 1;
-pub(super) const IFLA_INFO_DATA: u16 = 2;
+const IFLA_INFO_KIND: u16 = 1;
+const IFLA_INFO_DATA: u16 = 2;
 const VETH_INFO_PEER: u16 = 1;
 /// `RTEXT_FILTER_SKIP_STATS` of `<linux/rtnetlink.h>`.
 const SKIP_STATS: u32 = 1 << 3;

@@ -27,7 +27,6 @@ mod netfilter;
 mod route;
 mod traffic;
 mod unlist;
-mod vxlan;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -46,7 +45,6 @@ pub use netfilter::{
 };
 pub use route::Route;
 pub use traffic::Filter;
-pub use vxlan::VxlanSender;
 
 use crate::netns::{NetnsError, NetnsRef, within};
 use crate::sockopt::set_int;

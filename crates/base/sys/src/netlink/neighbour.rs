@@ -16,7 +16,7 @@ use super::address::{family, octets, parse_ip};
 use super::message::{self, DUMP, Malformed, Reader, Received, Request};
 use super::{Netlink, NetlinkError};
 
-pub(super) const RTM_NEWNEIGH: u16 = 28;
+const RTM_NEWNEIGH: u16 = 28;
 const RTM_DELNEIGH: u16 = 29;
 const RTM_GETNEIGH: u16 = 30;
 

@@ -39,16 +39,6 @@ pub fn open(local: SocketAddr, shared: bool) -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
-/// The port that a socket is bound to.
-///
-/// # Errors
-/// As getsockname(2).
-pub fn local_port(socket: impl AsFd) -> Result<u16, Errno> {
-    let local = rustix::net::getsockname(socket)?;
-    let local = SocketAddr::try_from(local).map_err(|_| Errno::AFNOSUPPORT)?;
-    Ok(local.port())
-}
-
 /// Asks for buffers of so many bytes each way, beyond the system's limit where the caller may do that.
 ///
 /// # Errors
@@ -113,14 +103,6 @@ pub fn join(socket: impl AsFd, group: IpAddr, link: u32) -> Result<(), Errno> {
             sockopt::set_bytes(socket, libc::SOL_IPV6, libc::IPV6_ADD_MEMBERSHIP, &request)
         }
     }
-}
-
-/// Has what an IPv6 socket sends bear no flow label.
-///
-/// # Errors
-/// As setsockopt(2).
-pub fn forbid_label(socket: impl AsFd) -> Result<(), Errno> {
-    sockopt::set_int(socket, libc::SOL_IPV6, libc::IPV6_AUTOFLOWLABEL, 0)
 }
 
 /// Sets the link on which an IPv6 socket sends to groups. An IPv4 socket sends on the link of the address that it is bound to.

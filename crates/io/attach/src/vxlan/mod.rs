@@ -16,7 +16,7 @@
 //! Outer headers, routes, neighbours, path MTU and firewalls are the kernel's. What a call costs is the cost of its messages,
 //! so datagrams leave in runs ([`windlass_overlay::runs`]), from one source port while the load allows it
 //! ([`windlass_overlay::ports`]). Checksums are complete in the tunnel, whatever the sender left to be
-//! done, and large segments are cut as they are copied, but for those that a VXLAN device of the kernel takes uncut (`device`).
+//! done, and large segments are cut as they are copied.
 //!
 //! Where a multicast group stands in the place of remote endpoints, the datagrams of a network that come from no target are the
 //! group's target's: a [`Group`] receives what is sent to it.
@@ -33,9 +33,8 @@
 //! Datagrams, as UDP loses them; and what was received and not yet forwarded, when the daemon is killed.
 //!
 //! # Not done
-//! Geneve, AF_XDP underneath.
+//! Geneve, AF_XDP underneath, offload of the inner segmentation to a device.
 
-mod device;
 mod group;
 mod outbox;
 mod relay;
@@ -48,7 +47,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use windlass_frame::{BURST, Heads, Pick, Tick};
 use windlass_nic::FlowHash;
@@ -61,7 +60,6 @@ use windlass_sys::{Errno, udp};
 
 use crate::endpoint::Rings;
 use crate::port::{self, RxPort, Sent, Stop, TxCaps, TxPort};
-use device::Devices;
 pub use group::Group;
 pub use relay::{Relay, Relays};
 pub use rx::VtepRx;
@@ -98,8 +96,6 @@ pub struct VtepConf {
     pub tos: Tos,
     /// Source ports that one worker may use, 1 to [`PORTS_MAX`].
     pub ports: u8,
-    /// Large TCP segments leave through VXLAN devices of the kernel where that can be.
-    pub devices: bool,
 }
 
 /// What the kernel has said of datagrams to one address.
@@ -126,8 +122,6 @@ struct Lane {
     rx: Arc<OwnedFd>,
     /// By source port.
     tx: Vec<OwnedFd>,
-    /// A bit for each of them that has the port that it is to have.
-    own: u16,
     /// Which of them a flow has.
     flowlets: Flowlets,
     /// Until when datagrams are sent one by one: the device cannot cut them.
@@ -142,8 +136,6 @@ pub struct Vtep {
     flows: FlowHash,
     /// The namespace of its sockets.
     namespace: NetnsRef,
-    /// What large segments leave by, or why there is nothing of the kind, once there was one.
-    devices: OnceLock<Result<Devices, String>>,
     /// What paths are asked with.
     probe: OwnedFd,
     /// Datagrams that are not VXLAN.
@@ -167,7 +159,6 @@ impl Vtep {
     pub fn open(conf: &VtepConf, lanes: u16) -> io::Result<Arc<Vtep>> {
         let lanes = (0..lanes.max(1)).map(|lane| Lane::open(conf, lane).map(Padded::new));
         Ok(Arc::new(Vtep {
-            devices: OnceLock::new(),
             conf: *conf,
             lanes: lanes.collect::<Result<_, Errno>>()?,
             flows: FlowHash::new([random(), random()]),
@@ -224,24 +215,6 @@ impl Vtep {
     pub fn is_uncut(&self, now: Tick) -> bool {
         let mut lanes = self.lanes.iter();
         lanes.any(|lane| lane.is_uncut(now))
-    }
-
-    /// Why large segments are cut by the workers, in a sentence; none: the kernel's devices take them.
-    pub fn why_cut(&self) -> Option<String> {
-        match self.devices.get() {
-            Some(Ok(devices)) => devices.trouble(),
-            Some(Err(why)) => Some(why.clone()),
-            None => Some("none has been sent so far".into()),
-        }
-    }
-
-    /// What large segments leave by; it is made by the first call.
-    fn devices(&self) -> Result<&Devices, &String> {
-        let open = || match self.conf.devices {
-            true => Devices::open(&self.conf, self.namespace.clone(), self.lanes.len()),
-            false => Err("the daemon's option `segmentation` says so".into()),
-        };
-        self.devices.get_or_init(open).as_ref()
     }
 
     /// What was said of datagrams since the last call, the last word about each address.
@@ -333,19 +306,15 @@ impl TxPort for Nowhere {
 
 impl Lane {
     fn open(conf: &VtepConf, lane: u16) -> Result<Lane, Errno> {
-        let mut own = 0;
         let tx = (0..u16::from(conf.ports.clamp(1, PORTS_MAX))).map(|k| {
             let first = PORTS_FROM.saturating_add(lane.saturating_mul(PORTS_MAX.into()));
             let port = first.saturating_add(k);
             // Somebody may have it: any other does as well.
-            let socket = Lane::sender(conf, port);
-            own |= u16::from(socket.is_ok()) << k;
-            socket.or_else(|_| Lane::sender(conf, 0))
+            Lane::sender(conf, port).or_else(|_| Lane::sender(conf, 0))
         });
         Ok(Lane {
             rx: Lane::receiver(conf.local)?,
             tx: tx.collect::<Result<_, Errno>>()?,
-            own,
             flowlets: Flowlets::default(),
             uncut: AtomicU64::new(0),
         })
@@ -366,10 +335,6 @@ impl Lane {
         udp::set_hops(&socket, is_v6, conf.ttl)?;
         udp::forbid_echo(&socket, is_v6)?;
         udp::forbid_fragments(&socket, is_v6)?;
-        if is_v6 {
-            // The kernel's VXLAN devices set none: with one, a flow would have two ways.
-            udp::forbid_label(&socket)?;
-        }
         udp::error::keep(&socket, is_v6)?;
         udp::set_buffers(&socket, SOCKET_BYTES)?;
         Ok(socket)
@@ -395,7 +360,6 @@ mod tests {
             ttl: 64,
             tos: Tos::Inherit,
             ports: 1,
-            devices: false,
         };
         let vtep = Vtep::open(&conf, 1).expect("an endpoint");
         let source = vtep.lanes[0].tx[0].try_clone().expect("a descriptor");

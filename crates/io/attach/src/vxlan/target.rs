@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use windlass_frame::{Heads, Pick, Tick};
+use windlass_frame::{Heads, Pick};
 use windlass_overlay::ports::Load;
 use windlass_overlay::runs::DATAGRAMS_MAX;
 use windlass_overlay::{Vni, header};
@@ -14,7 +14,6 @@ use windlass_stats::{Counter, Drop, Padded};
 use windlass_sys::Errno;
 use windlass_sys::udp::messages::{self, Address, SENT_MAX};
 
-use super::device::Device;
 use super::outbox::{self, Outbox};
 use super::{Lane, PORTS_MAX, Trouble, UNCUT_NS, Vtep};
 use crate::port::{self, Sent, Stop, TxCaps, TxPort};
@@ -44,7 +43,6 @@ pub struct Target {
     to: Address,
     vxlan: [u8; header::BYTES],
     counts: Arc<[Padded<Counts>]>,
-    device: Device,
 }
 
 impl Target {
@@ -56,7 +54,6 @@ impl Target {
 
     fn with(vtep: Arc<Vtep>, conf: TargetConf, counts: Arc<[Padded<Counts>]>) -> Target {
         Target {
-            device: Device::default(),
             vtep,
             conf,
             to: Address::new(conf.to),
@@ -81,7 +78,7 @@ impl Target {
     /// Sends those of a burst's picks that leave from one port; how many datagrams they were.
     fn send_from<'a>(
         &self,
-        (worker, lane, port): (usize, &Lane, usize),
+        (lane, port): (&Lane, usize),
         heads: &Heads,
         tails: &Tails<'_>,
         picks: impl Iterator<Item = (usize, &'a Pick)>,
@@ -94,14 +91,6 @@ impl Target {
             outbox.clear();
             let mut datagrams = 0;
             for (number, pick) in picks {
-                if self.device.takes(heads, *pick) && lane.own >> port & 1 != 0 {
-                    datagrams += outbox.len();
-                    self.send((lane, socket), outbox, heads, fates);
-                    if let Some(sent) = self.send_uncut((worker, port), heads, tails, *pick) {
-                        sent.unwrap_or_else(|errno| fates.lose(number as u8, reason(errno)));
-                        continue;
-                    }
-                }
                 let add = |outbox: &mut Outbox| {
                     let frame = (number, *pick);
                     outbox.add(heads, tails, frame, &self.vxlan, self.vtep.conf.tos)
@@ -122,32 +111,6 @@ impl Target {
             self.send((lane, socket), outbox, heads, fates);
             datagrams
         })
-    }
-
-    /// Has its device made if a worker has had a frame for one.
-    pub fn settle(&self) {
-        if self.device.is_due()
-            && let Ok(devices) = self.vtep.devices()
-        {
-            devices.make_for(&self.device, &self.vtep.conf, &self.conf);
-        }
-    }
-
-    /// Whether it has a device for large segments.
-    pub fn has_device(&self) -> bool {
-        self.device.is_made()
-    }
-
-    /// Sends a large segment from a port of a worker. `None` if it has to be cut.
-    fn send_uncut(
-        &self,
-        from: (usize, usize),
-        heads: &Heads,
-        tails: &Tails<'_>,
-        pick: Pick,
-    ) -> Option<Result<(), Errno>> {
-        let devices = self.vtep.devices.get()?.as_ref().ok()?;
-        devices.send(&self.device, from, heads, tails, pick)
     }
 
     /// Sends what was gathered: what became of each pick is told in `fates`.
@@ -186,7 +149,7 @@ impl Target {
                 Err(errno) if self.is_of_former(socket, errno) => {}
                 Err(Errno::MSGSIZE | Errno::FAULT | Errno::INVAL) if run > 1 => alone = from + run,
                 Err(errno) => {
-                    let reason = self.reason(errno, heads.now);
+                    let reason = self.reason(errno);
                     (from..from + run).for_each(|at| fates.lose(outbox.pick(at), reason));
                     from += run;
                 }
@@ -216,10 +179,9 @@ impl Target {
 
     /// Why frames are lost; what the endpoint is to tell of it, it tells.
     #[cold]
-    fn reason(&self, errno: Errno, now: Tick) -> Drop {
+    fn reason(&self, errno: Errno) -> Drop {
         let reason = reason(errno);
         if reason == Drop::UnderlayUnreachable {
-            self.device.pause(now);
             self.vtep.note(Trouble {
                 to: self.conf.to.ip(),
                 errno,
@@ -227,14 +189,6 @@ impl Target {
             });
         }
         reason
-    }
-}
-
-impl std::ops::Drop for Target {
-    fn drop(&mut self) {
-        if let Some(Ok(devices)) = self.vtep.devices.get() {
-            devices.remove(&self.device);
-        }
     }
 }
 
@@ -311,7 +265,7 @@ impl TxPort for Target {
             let here = ports.iter().zip(picks).enumerate();
             let here = here.filter(|(_, (its, _))| **its == port);
             let here = here.map(|(number, (_, pick))| (number, pick));
-            datagrams += self.send_from((at, lane, port.into()), heads, tails, here, &mut fates);
+            datagrams += self.send_from((lane, port.into()), heads, tails, here, &mut fates);
         }
         if datagrams > picks.len() {
             sent.segments = datagrams as u64;

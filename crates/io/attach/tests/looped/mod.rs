@@ -54,22 +54,16 @@ impl Loop {
 
     /// At 127.0.0.`last`; hosts 1 to 4 are targets of its network.
     pub fn at(last: u8) -> Loop {
-        let host = Ipv4Addr::new(127, 0, 0, last);
-        let free = UdpSocket::bind((host, 0)).expect("a port");
+        let host = |last| Ipv4Addr::new(127, 0, 0, last);
+        let free = UdpSocket::bind((host(last), 0)).expect("a port");
         let local = free.local_addr().expect("an address");
         drop(free);
-        Loop::with(VtepConf {
+        let conf = VtepConf {
             local,
             ttl: 64,
             tos: Tos::Inherit,
             ports: PORTS_MAX,
-            devices: false,
-        })
-    }
-
-    /// Somewhere else.
-    pub fn with(conf: VtepConf) -> Loop {
-        let (local, host) = (conf.local, |last| Ipv4Addr::new(127, 0, 0, last));
+        };
         let vtep = Vtep::open(&conf, 1).expect("an endpoint");
         let vni = Vni::new(9).expect("24 bits");
         let network = Network {
@@ -93,22 +87,6 @@ impl Loop {
 
     /// Sends frames with their claims, in bursts; gives what they are when they are finished.
     pub fn send(&mut self, frames: &[(Vec<u8>, Claim)]) -> Vec<Vec<u8>> {
-        let (finished, sent) = self.try_send(frames);
-        assert_eq!(sent, frames.len() as u64);
-        finished
-    }
-
-    /// The same, of which some may be lost: how many were sent.
-    #[allow(
-        dead_code,
-        reason = "one of the users of this module has a host that cannot be reached"
-    )]
-    pub fn send_lossy(&mut self, frames: &[(Vec<u8>, Claim)]) -> u64 {
-        self.try_send(frames).1
-    }
-
-    fn try_send(&mut self, frames: &[(Vec<u8>, Claim)]) -> (Vec<Vec<u8>>, u64) {
-        let mut all = 0;
         let lane = Lane {
             worker: 0,
             workers: 1,
@@ -134,10 +112,9 @@ impl Loop {
                 finish(&heads, &tails, *pick, &mut finished);
             }
             let sent = self.target.tx_burst(&section, lane, &heads, &tails, &picks);
-            assert_eq!(sent.taken, picks.len());
-            all += sent.frames;
+            assert_eq!((sent.taken, sent.frames), (picks.len(), picks.len() as u64));
         }
-        (finished, all)
+        finished
     }
 
     /// Sends bytes to the endpoint, as datagrams of `size` bytes each if they are few enough, and receives them.

@@ -118,8 +118,6 @@ pub struct VtepState {
     pub strangers: u64,
     /// Datagrams for endpoints that have moved, which were sent on.
     pub relayed: u64,
-    /// Who cuts large TCP segments: `device`, or `software` and why.
-    pub segmentation: String,
 }
 
 /// An overlay, as the control thread knows it.

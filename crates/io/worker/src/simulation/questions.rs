@@ -43,7 +43,6 @@ impl Scene {
             ttl: 64,
             tos: Tos::Inherit,
             ports: 1,
-            devices: false,
         };
         let tuning = OverlayTuning {
             vtep: Vtep::open(&conf, workers as u16).expect("an endpoint"),

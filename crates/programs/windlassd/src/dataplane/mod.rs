@@ -119,7 +119,6 @@ pub fn build_on(
         runtime_dir,
     );
     let ports = ports.context("the ports thread cannot wait")?;
-    let ports = ports.segmenting(options.devices);
     let thread = std::thread::Builder::new()
         .name("ports".into())
         .spawn(move || ports.run(&inbox))?;

@@ -118,8 +118,6 @@ struct MemberState {
 pub struct Ports {
     plane: DataPlane,
     cores: Vec<Option<usize>>,
-    /// See [`Options::devices`](crate::options::Options::devices).
-    segment_by_device: bool,
     sink: StateSink,
     host: Box<dyn Host>,
     wake: Arc<OwnedFd>,
@@ -180,14 +178,6 @@ fn failed(error: DataPlaneError) -> BackendError {
 }
 
 impl Ports {
-    /// The same, whose overlays send large segments by devices of the kernel or not.
-    pub fn segmenting(self, by_device: bool) -> Ports {
-        Ports {
-            segment_by_device: by_device,
-            ..self
-        }
-    }
-
     /// With no member.
     ///
     /// # Errors
@@ -210,7 +200,6 @@ impl Ports {
             .and_then(|found| watch.add(found.as_fd(), Source::Namespaces).map(|()| found))
             .inspect_err(|error| tracing::warn!("namespaces are not watched: {error}"));
         Ok(Ports {
-            segment_by_device: true,
             per_user,
             firewalls: Firewalls::default(),
             plane,

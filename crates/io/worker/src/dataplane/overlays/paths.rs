@@ -114,9 +114,6 @@ impl DataPlane {
         if is_other {
             self.publish_batch();
         }
-        self.overlays
-            .targets()
-            .for_each(|(_, target, _)| target.port.settle());
         let lost = |v: &DraftVtep| v.group.as_ref().is_some_and(|group| !group.is_joined());
         while let Some(at) = self.overlays.vteps.iter().position(lost) {
             self.remove_vtep(at)?;
@@ -193,9 +190,6 @@ impl Overlays {
             headers,
             strangers,
             relayed: vtep.relayed(),
-            segmentation: vtep
-                .why_cut()
-                .map_or_else(|| "device".into(), |why| format!("software, because {why}")),
         }
     }
 }

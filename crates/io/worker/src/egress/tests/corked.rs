@@ -448,7 +448,6 @@ fn a_tunnel_sends_one_message() {
         ttl: 64,
         tos: Tos::Inherit,
         ports: 1,
-        devices: false,
     };
     let target = TargetConf {
         to: address(&receiver),

@@ -200,18 +200,12 @@ impl Overlay {
 }
 
 /// Opens a tunnel endpoint.
-fn open(
-    settings: &OverlaySettings,
-    listen: SocketAddr,
-    workers: u16,
-    devices: bool,
-) -> Result<Arc<Vtep>, String> {
+fn open(settings: &OverlaySettings, listen: SocketAddr, workers: u16) -> Result<Arc<Vtep>, String> {
     let conf = VtepConf {
         local: listen,
         ttl: settings.ttl,
         tos: settings.tos.map_or(Tos::Inherit, Tos::Fixed),
         ports: settings.ports,
-        devices,
     };
     let opened = match &settings.netns {
         None => Vtep::open(&conf, workers),
@@ -365,10 +359,7 @@ impl Ports {
             .find_map(|other| other.vtep.clone());
         let found = match shared {
             Some(vtep) => Ok(vtep),
-            None => {
-                let workers = self.cores.len().max(1) as u16;
-                open(&state.settings, listen, workers, self.segment_by_device)
-            }
+            None => open(&state.settings, listen, self.cores.len().max(1) as u16),
         };
         if let Some(state) = self.overlay_mut(name) {
             (state.vtep, state.missing) = match found {
@@ -775,7 +766,6 @@ impl Ports {
         let reason = reason.or_else(|| overlay.lost());
         let reason = reason.or_else(|| endpoint.as_ref()?.troubles.first().cloned());
         // Datagrams that reach no bridge: they are counted where they arrive.
-        let segmentation = endpoint.as_ref().map(|at| at.segmentation.clone());
         let counted = endpoint.map_or([0; 3], |at| [at.headers, at.strangers, at.relayed]);
         let [malformed, unknown, relayed] = counted.map(|datagrams| datagrams.to_string());
         let served = self.served(&member.bridge, name).into_iter().flatten();
@@ -798,7 +788,6 @@ impl Ports {
                 ("malformed-datagrams", malformed),
                 ("unknown-vni-datagrams", unknown),
                 ("relayed-datagrams", relayed),
-                ("segmentation", segmentation.unwrap_or_default()),
             ]
             .into_iter()
             .chain(served)
