@@ -67,6 +67,8 @@ pub struct Own {
     pub tries: u32,
     /// The generation that this host has, or takes over from.
     pub generation: u64,
+    /// That generation is of an earlier start, and the registry has not answered in this one.
+    is_inherited: bool,
     /// The generation that it had in a registry that fell back behind it.
     reclaims: u64,
     /// Revision of the endpoint's record as it was seen; 0: absent.
@@ -116,6 +118,7 @@ impl Own {
             phase: Phase::Owed(now),
             tries: 0,
             generation: 0,
+            is_inherited: false,
             reclaims: 0,
             seen: 0,
             is_mine: false,
@@ -186,7 +189,7 @@ impl Own {
 
     /// The registry is not the one that it was: nothing was seen of it.
     pub fn doubt(&mut self, now: u64) {
-        if self.is_mine {
+        if self.is_mine || self.is_inherited {
             self.reclaims = self.generation;
         }
         self.seen = 0;
@@ -317,7 +320,7 @@ impl Own {
         let written = self.asked.take();
         self.taken_from = None;
         self.reclaims = 0;
-        self.is_new = false;
+        (self.is_new, self.is_inherited) = (false, false);
         self.is_mine = written.is_some();
         self.seen = if self.is_mine { revision } else { 0 };
         self.seen_ips.clear();
@@ -350,6 +353,7 @@ impl Own {
         let record = kv.and_then(|kv| schema::endpoint(&kv.value));
         self.seen = kv.map_or(0, |kv| kv.mod_revision);
         self.is_mine = record.as_ref().is_some_and(|record| record.host == me);
+        self.is_inherited = false;
         self.taken_from = None;
         // What this host was told of signs of life may be older than the record.
         let lives = |host: &str| by_key.contains_key(keys.alive(host).as_str()) || is_alive(host);
@@ -449,7 +453,7 @@ impl Own {
 
     /// An earlier start had it in this generation. If that is doubted, the registry may have fallen back behind it.
     pub fn inherited(&mut self, generation: u64, is_doubted: bool) {
-        self.generation = generation;
+        (self.generation, self.is_inherited) = (generation, true);
         self.reclaims = if is_doubted { generation } else { 0 };
     }
 

@@ -80,3 +80,26 @@ fn a_restart_writes_what_differs() {
     wanted.sort_unstable();
     assert_eq!(written, wanted);
 }
+
+/// An endpoint has moved to a host, the registry falls back behind that, and the plugin starts again before it hears of it: the endpoint is
+/// that host's still.
+#[test]
+fn a_restart_remembers_a_move() {
+    let mut world = World::new(1, true);
+    world.wait(5_000, 200);
+    let (key, ips) = guest(0);
+    world.create(1, key, &ips);
+    world.wait(5_000, 200);
+    world.old = Some(world.model.clone());
+    world.standby(0, key, &ips);
+    world.wait(5_000, 200);
+    world.activate(0, key, &ips);
+    world.wait(5_000, 200);
+    let is_its = |world: &World| matches!(world.hosts[0].own.get(&key), Some(Ok(_)));
+    assert!(is_its(&world));
+    world.hosts[0].save();
+    world.lose();
+    world.hosts[0].restart(world.now);
+    world.wait(HEALED_MS, 200);
+    assert!(is_its(&world));
+}
