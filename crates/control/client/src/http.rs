@@ -432,6 +432,22 @@ mod tests {
         stream.write_all(text.as_bytes()).expect("written");
     }
 
+    /// A call that waits for its answer keeps no other one of its client waiting.
+    #[test]
+    fn calls_do_not_wait_for_each_other() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("s");
+        let listener = UnixListener::bind(&path).expect("a socket");
+        let client = crate::Client::new(path, Some(Duration::from_secs(2)));
+        thread::scope(|scope| {
+            let ask = || client.exchange(&Request::get("/v1/x")).is_ok();
+            let calls = [0; 2].map(|_| scope.spawn(ask));
+            let both = [0; 2].map(|_| listener.accept().expect("a client").0);
+            both.into_iter().for_each(|mut stream| refuse(&mut stream));
+            assert!(calls.into_iter().all(|call| call.join().expect("called")));
+        });
+    }
+
     /// Who is refused before the request was read, reads why.
     #[test]
     fn a_refusal_before_the_request_is_read() {

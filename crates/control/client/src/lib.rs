@@ -435,9 +435,13 @@ impl Client {
     }
 
     fn exchange(&self, request: &Request) -> Result<Answer, Error> {
-        let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
-        let ahead = ahead.take().and_then(Connection::begin);
-        let connection = match ahead {
+        // Locked for no longer than this: another call does not wait for this one.
+        let ahead = self
+            .ahead
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        let connection = match ahead.and_then(Connection::begin) {
             Some(connection) => connection,
             None => Connection::open(&self.socket, self.timeout)?,
         };
