@@ -526,6 +526,28 @@ fn what_is_owed_is_paid() {
     assert_eq!(network.left(), (0, 0));
 }
 
+/// Where all addresses are those of an earlier boot, they rest from the first ADD on, however many are refused meanwhile.
+#[test]
+fn a_refused_call_pays() {
+    let Some(mut network) = Network::start("a_refused_call_pays", &["a", "b"]) else {
+        return;
+    };
+    network.config["ipam"]["ranges"] = json!([["10.0.0.0/31"]]);
+    network.call("ADD", "one", "a").must();
+    network.call("ADD", "two", "b").must();
+    let path = network.lab.directory().join("cni/net.json");
+    let text = std::fs::read_to_string(&path).expect("a ledger");
+    let boot = network.ledger()["boot"].take();
+    let boot = boot.as_str().expect("a boot");
+    std::fs::write(&path, text.replace(boot, "before")).expect("written");
+    network.call("ADD", "three", "a").refused(11);
+    assert_eq!(network.left(), (0, 0));
+    let resting = network.ledger()["resting"].take();
+    assert_eq!(resting.as_object().map(|all| all.len()), Some(2));
+    network.call("ADD", "three", "a").refused(11);
+    assert_eq!(network.ledger()["resting"], resting);
+}
+
 /// What the daemon refuses to delete stays owed, and keeps nothing else from being deleted.
 #[test]
 fn a_refusal_leaves_other_debts() {

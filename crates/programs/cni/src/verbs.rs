@@ -117,59 +117,73 @@ impl Network<'_> {
     ) -> Result<(Given, bool), Failure> {
         self.change(|ledger| {
             self.pay(ledger, Some(daemon));
-            let leftover = ledger.entries.remove(vnic);
-            if let Some(other) = &leftover
-                && (&other.container, &other.interface) != (&call.container, &call.interface)
-            {
-                let why = format!(
-                    "{vnic} is the VNIC of {} {}",
-                    other.container, other.interface
-                );
-                return Err(Failure::new(Code::Refused, why));
+            // What was paid is written down in any case: its addresses rest from now on, not from the next call on.
+            let paid = ledger.clone();
+            let reserved = self.enter(ledger, call, vnic, wanted);
+            Ok(reserved.inspect_err(|_| *ledger = paid))
+        })?
+    }
+
+    /// Enters what the interface gets; whether there is a leftover of one before it.
+    fn enter(
+        &self,
+        ledger: &mut Ledger,
+        call: &Call,
+        vnic: &Name,
+        wanted: &Wanted,
+    ) -> Result<(Given, bool), Failure> {
+        let leftover = ledger.entries.remove(vnic);
+        if let Some(other) = &leftover
+            && (&other.container, &other.interface) != (&call.container, &call.interface)
+        {
+            let why = format!(
+                "{vnic} is the VNIC of {} {}",
+                other.container, other.interface
+            );
+            return Err(Failure::new(Code::Refused, why));
+        }
+        let mut given = Given {
+            dns: self.config.dns.clone(),
+            ..Given::default()
+        };
+        match &self.config.ipam {
+            Ipam::Own { sets, routes, pool } => {
+                let picks = match pool {
+                    None => ledger.pick(sets, &wanted.ips)?,
+                    Some(_) => Vec::new(),
+                };
+                let ips = picks.into_iter().map(|pick| Ip {
+                    address: pick.net,
+                    gateway: pick.gateway,
+                });
+                given.ips = ips.collect();
+                given.routes.clone_from(routes);
+                given.fill_gateways();
             }
-            let mut given = Given {
-                dns: self.config.dns.clone(),
-                ..Given::default()
-            };
-            match &self.config.ipam {
-                Ipam::Own { sets, routes, pool } => {
-                    let picks = match pool {
-                        None => ledger.pick(sets, &wanted.ips)?,
-                        Some(_) => Vec::new(),
-                    };
-                    let ips = picks.into_iter().map(|pick| Ip {
-                        address: pick.net,
-                        gateway: pick.gateway,
-                    });
-                    given.ips = ips.collect();
-                    given.routes.clone_from(routes);
-                    given.fill_gateways();
-                }
-                Ipam::None => {
-                    let ips = wanted.ips.iter().map(|net| Ip {
-                        address: *net,
-                        gateway: None,
-                    });
-                    given.ips = ips.collect();
-                }
-                Ipam::Delegate(_) => {}
+            Ipam::None => {
+                let ips = wanted.ips.iter().map(|net| Ip {
+                    address: *net,
+                    gateway: None,
+                });
+                given.ips = ips.collect();
             }
-            let is_own = matches!(self.config.ipam, Ipam::Own { .. });
-            let addresses = given.ips.iter().filter(|_| is_own);
-            let entry = Entry {
-                container: call.container.clone(),
-                interface: call.interface.clone(),
-                netns: call.netns.clone(),
-                boot: ledger.boot().into(),
-                addresses: addresses.map(|ip| ip.address.ip).collect(),
-                is_owed: false,
-            };
-            let is_left = leftover.is_some();
-            let former = leftover.into_iter().flat_map(|other| other.addresses);
-            ledger.rest(former.filter(|ip| !entry.addresses.contains(ip)));
-            ledger.entries.insert(vnic.clone(), entry);
-            Ok((given, is_left))
-        })
+            Ipam::Delegate(_) => {}
+        }
+        let is_own = matches!(self.config.ipam, Ipam::Own { .. });
+        let addresses = given.ips.iter().filter(|_| is_own);
+        let entry = Entry {
+            container: call.container.clone(),
+            interface: call.interface.clone(),
+            netns: call.netns.clone(),
+            boot: ledger.boot().into(),
+            addresses: addresses.map(|ip| ip.address.ip).collect(),
+            is_owed: false,
+        };
+        let is_left = leftover.is_some();
+        let former = leftover.into_iter().flat_map(|other| other.addresses);
+        ledger.rest(former.filter(|ip| !entry.addresses.contains(ip)));
+        ledger.entries.insert(vnic.clone(), entry);
+        Ok((given, is_left))
     }
 
     fn make(
