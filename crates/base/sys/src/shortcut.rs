@@ -340,7 +340,8 @@ impl Shortcut {
             places: made(MapKind::Array, (4, 16), SLOTS)?,
             allowed: made(MapKind::Hash, (28, 4), ALLOWED_MAX)?,
             targets: made(MapKind::Hash, (16, 16), SLOTS)?,
-            known: made(MapKind::Hash, (8, 4), SLOTS)?,
+            // One that gets another address has both for a moment.
+            known: made(MapKind::Hash, (8, 4), 2 * SLOTS)?,
             pairs: made(MapKind::RecentHash, (16, 24), PAIRS)?,
             passed: made(MapKind::PerProcessor, (4, 32), SLOTS)?,
         };
@@ -386,14 +387,15 @@ impl Slot {
     /// The kernel's answer.
     pub fn set_ends(&self, ends: Ends) -> Result<(), Errno> {
         let known = self.change(|state| state.ends.replace(ends))?;
-        for (index, other) in [(ends.host, ends.tap), (ends.tap, ends.host)] {
-            self.of
-                .claim(index, self.whose, &self.interface(ends.mac, other))?;
-        }
+        // First: the map has room for two of each member, and what is not let go here stays in it.
         if let Some(known) = known {
             let former = [known.host, known.tap].into_iter();
             let gone = former.filter(|index| ![ends.host, ends.tap].contains(index));
             gone.for_each(|index| self.of.disclaim(index, self.whose));
+        }
+        for (index, other) in [(ends.host, ends.tap), (ends.tap, ends.host)] {
+            self.of
+                .claim(index, self.whose, &self.interface(ends.mac, other))?;
         }
         self.set_address(ends.mac)
     }

@@ -395,3 +395,25 @@ fn without_a_member_nothing_passes() {
     drop(other);
     assert_eq!(passes(), [false; 2]);
 }
+
+/// As many members as there are slots may each get other interfaces and another address.
+#[test]
+fn all_members_may_be_made_anew() {
+    let Some(shortcut) = shortcut("all_members_may_be_made_anew") else {
+        return;
+    };
+    let slots: Vec<Slot> = std::iter::from_fn(|| shortcut.slot().ok()).collect();
+    assert_eq!(slots.len(), SLOTS as usize);
+    for round in 0..2 {
+        for (number, slot) in (0..).zip(&slots) {
+            let index = (round << 20) | (number << 1);
+            let [_, a, b, c] = u32::to_be_bytes(index);
+            let ends = Ends {
+                mac: [0x82, 0, 0, a, b, c],
+                host: index + 1,
+                tap: index + 2,
+            };
+            slot.set_ends(ends).expect("room");
+        }
+    }
+}
