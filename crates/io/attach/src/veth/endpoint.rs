@@ -362,6 +362,20 @@ impl Endpoint for VethEndpoint {
         self.tap.hand_over()
     }
 
+    /// The other daemon may have put its own programs at the interfaces, which pass what that one allowed, or nothing.
+    fn keep(&mut self, is_used: bool) -> bool {
+        if let (true, Some(tap), Some(mut pair)) = (is_used, self.tap.index(), self.pair.take()) {
+            let ends = self.ends(&pair, tap);
+            let put = pair.put_programs(self.conf.hook, &self.slot, ends);
+            self.ending = self
+                .ending
+                .take()
+                .or(put.err().map(|error| error.to_string()));
+            self.pair = Some(pair);
+        }
+        false
+    }
+
     /// The programs at the interfaces are the other daemon's until the first poll.
     fn take_over(&mut self, handed: Handed) {
         self.tap.take_over(handed);

@@ -179,12 +179,7 @@ impl Pair {
     /// Has frames pass between the pair and a TAP, and nothing else; then our ends are up. Whether the container's is.
     pub(super) fn join(&mut self, hook: Hook, slot: &Slot, ends: Ends) -> Result<bool, PairError> {
         slot.set_ends(ends)?;
-        let netlink = &mut self.outside;
-        for index in [ends.host, ends.tap] {
-            hook.put(netlink, slot.quiet(), index, Side::Egress)?;
-        }
-        hook.put(netlink, slot.arrive(), ends.tap, Side::Ingress)?;
-        hook.put(netlink, slot.leave(), ends.host, Side::Ingress)?;
+        self.put_programs(hook, slot, ends)?;
         self.outside.set_link_up(ends.host, true)?;
         if self.is_new {
             // Of the time before it is up: told now, they would set the TAP down.
@@ -199,6 +194,21 @@ impl Pair {
         let is_up = inner.is_some_and(|link| link.is_up());
         self.follow(slot, ends.tap, is_up)?;
         Ok(is_up)
+    }
+
+    /// Puts the programs at our ends, in the place of those that are there.
+    pub(super) fn put_programs(
+        &mut self,
+        hook: Hook,
+        slot: &Slot,
+        ends: Ends,
+    ) -> Result<(), PairError> {
+        let netlink = &mut self.outside;
+        for index in [ends.host, ends.tap] {
+            hook.put(netlink, slot.quiet(), index, Side::Egress)?;
+        }
+        hook.put(netlink, slot.arrive(), ends.tap, Side::Ingress)?;
+        Ok(hook.put(netlink, slot.leave(), ends.host, Side::Ingress)?)
     }
 
     /// The TAP is down while the container's end is: what is sent there then is counted as it is at any TAP.
