@@ -890,6 +890,45 @@ fn a_target_that_a_late_worker_has_goes() {
     });
 }
 
+/// A worker that is late is waited for once, however often a search tells what is flooded.
+#[test]
+fn a_late_worker_is_waited_for_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let lab = Lab::default();
+    let daemon = start(directory.path(), &lab);
+    let plugin = Plugin::start(directory.path(), |_| Vec::new());
+    let wanted = plugin.overlay("a", json!({"vnetid": 23, "broadcast": true}));
+    daemon.must("POST", "/v1/overlays", Some(wanted.clone()));
+    let vnic = json!({"name": "v0", "bridge": "a", "mac": mac(7)});
+    daemon.must("POST", "/v1/vnics", Some(vnic));
+    let hosts = [0, 1].map(|number| host(&wanted, number));
+    let flood = |hosts: &[UdpSocket]| {
+        let target = |host: &UdpSocket| {
+            let at = host.local_addr().unwrap();
+            json!({"ip": at.ip(), "port": at.port()})
+        };
+        let targets: Vec<Value> = hosts.iter().map(target).collect();
+        plugin.say(&json!({"op": "flood", "overlay": "a", "vni": 23, "targets": targets}));
+    };
+    let targets = || daemon.must("GET", "/v1/overlays/a", None)["targets"].clone();
+    flood(&hosts);
+    until("told", || targets() == 2);
+    let guest = lab.guest("v0");
+    let mut broadcast = bridge::frame(0, 7);
+    broadcast[..6].fill(0xff);
+    until("it is flooded", || {
+        guest.send([broadcast.clone()]);
+        hosts[0].recv(&mut [0; 100]).is_ok()
+    });
+    let hold = guest.hold();
+    let since = Instant::now();
+    (0..4).for_each(|_| flood(&hosts[1..]));
+    flood(&[]);
+    until("all is heard", || targets() == 0);
+    assert!(since.elapsed() < Duration::from_secs(9));
+    drop(hold);
+}
+
 /// A daemon that hands over makes nothing that waits: whoever asked is told to ask the successor.
 #[test]
 fn a_successor_is_asked_again() {

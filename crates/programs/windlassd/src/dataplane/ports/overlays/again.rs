@@ -5,6 +5,7 @@
 //! second, unless a worker is late still: that one is waited for no more than once.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::time::Duration;
 
 use windlass_api::{MacAddr, Name};
@@ -15,6 +16,9 @@ use super::{Behind, Overlay, Ports};
 
 /// How long workers may take before what is to be done again is done.
 const PROMPT: Duration = Duration::from_millis(10);
+
+/// Addresses of an overlay that are tried first: each has eight slots of the table, so one may have room where another has none.
+const TRIED: usize = 64;
 
 /// What a search told of addresses whose targets cannot be made.
 #[derive(Default)]
@@ -28,6 +32,8 @@ pub(super) struct Unmade {
 pub(super) struct Unentered {
     pub(super) keys: BTreeSet<Key>,
     pub(super) why: String,
+    /// The last that was tried again.
+    last: Option<Key>,
     /// A worker is late: it is asked for nothing before it is prompt again.
     pub(super) is_late: bool,
 }
@@ -45,6 +51,17 @@ impl Unmade {
 }
 
 impl Unentered {
+    /// So many of them, those first that were tried longest ago.
+    fn next(&mut self, at_most: usize) -> Vec<Key> {
+        let behind = self.last.map_or(Bound::Unbounded, Bound::Excluded);
+        let later = self.keys.range((behind, Bound::Unbounded));
+        let earlier = self.last.into_iter();
+        let earlier = earlier.flat_map(|last| self.keys.range(..=last));
+        let next: Vec<Key> = later.chain(earlier).take(at_most).copied().collect();
+        self.last = next.last().copied();
+        next
+    }
+
     /// In a sentence.
     pub(super) fn words(&self) -> Option<String> {
         let (count, first) = (self.keys.len(), self.keys.first()?);
@@ -140,22 +157,22 @@ impl Ports {
         }
     }
 
-    /// Tries again to enter addresses: first one of each overlay.
+    /// Tries again to enter addresses: first some of each overlay.
     fn enter_unentered(&mut self) {
         let lacking = self.members.overlays();
         let lacking = lacking.filter(|(_, _, overlay)| !overlay.unentered.keys.is_empty());
         for name in lacking.map(|(name, ..)| name.clone()).collect::<Vec<_>>() {
             let again = |ports: &mut Self, at_most| {
-                let told = ports.overlay(&name).map(|state| {
-                    let keys = state.unentered.keys.iter().take(at_most);
-                    keys.map(|key| state.told_of(*key)).collect()
+                let told = ports.overlay_mut(&name).map(|state| {
+                    let keys = state.unentered.next(at_most).into_iter();
+                    keys.map(|key| state.told_of(key)).collect()
                 });
                 let done = ports.push(&name, told.unwrap_or_default());
                 done.unwrap_or_else(|error| tracing::error!("{name}: {error}"));
             };
             let left = |ports: &Self| ports.overlay(&name).map_or(0, |s| s.unentered.keys.len());
             let before = left(self);
-            again(self, 1);
+            again(self, TRIED);
             if left(self) < before {
                 again(self, usize::MAX);
                 self.sink.changed(&name);
@@ -179,5 +196,26 @@ impl Overlay {
     fn is_behind(&self) -> bool {
         let has_all = self.unmade.told.is_empty() && self.unentered.keys.is_empty();
         !has_all || self.unflooded.is_some() || !self.going.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One address that has no room keeps none from being tried.
+    #[test]
+    fn each_is_tried_in_its_turn() {
+        let [one, two, three] = [1, 2, 3].map(|vlan| Key::from_octets(vlan, [2, 0, 0, 0, 0, 1]));
+        let mut unentered = Unentered {
+            keys: [one, two, three].into(),
+            ..Unentered::default()
+        };
+        assert_eq!(unentered.next(2), [one, two]);
+        assert_eq!(unentered.next(2), [three, one]);
+        unentered.keys.remove(&one);
+        assert_eq!(unentered.next(usize::MAX), [two, three]);
+        unentered.keys.clear();
+        assert_eq!(unentered.next(1), []);
     }
 }

@@ -16,6 +16,7 @@ use windlass_api::{MacAddr, Name};
 use windlass_attach::vxlan::{Relay, Relays, Vtep};
 use windlass_frame::Tick;
 use windlass_overlay::Vni;
+use windlass_worker::DataPlaneError;
 use windlass_worker::dataplane::now;
 
 use super::{Announced, Overlay, Target, TargetKey};
@@ -156,14 +157,20 @@ impl Ports {
             state.going.extend(gone.map(|target| target.place));
         }
         let going = state.going.clone();
-        if going.is_empty() {
+        if going.is_empty() || state.unentered.is_late {
             return;
         }
-        if let Err(error) = self.plane.remove_targets(&going) {
-            return tracing::error!("targets of {name} that are no more: {error}");
-        }
-        if let Some(state) = self.overlay_mut(name) {
-            state.going.clear();
+        let removed = self.plane.remove_targets(&going);
+        let Some(state) = self.overlay_mut(name) else {
+            return;
+        };
+        match removed {
+            Ok(()) => state.going.clear(),
+            Err(error) => {
+                // Waited for once, not with each message.
+                state.unentered.is_late |= matches!(error, DataPlaneError::Stuck);
+                tracing::error!("targets of {name} that are no more: {error}");
+            }
         }
     }
 
