@@ -73,6 +73,12 @@ impl Limits {
         None
     }
 
+    /// Takes the limits that magazines have: whoever set them may have been in between when a fork left it behind.
+    pub fn take_over(&mut self, magazine: impl Fn(usize) -> usize) {
+        self.reset();
+        (1..CLASSES).for_each(|class| self.set(class, magazine(class)));
+    }
+
     /// Makes all limits 0.
     pub fn reset(&mut self) {
         self.limit = [0; CLASSES];
@@ -82,5 +88,23 @@ impl Limits {
     fn set(&mut self, class: usize, limit: usize) {
         self.bytes = self.bytes - self.get(class) * size(class) + limit * size(class);
         self.limit[class] = limit as u16;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What magazines have is taken over, whatever was set before, and the sum is theirs.
+    #[test]
+    fn limits_are_taken_over() {
+        let mut limits = Limits::new(1 << 20);
+        while limits.grow(9, usize::MAX) > 0 {}
+        limits.give_way(1);
+        let magazine = |class| if class == 9 { limit_max(class) } else { 0 };
+        limits.take_over(magazine);
+        assert_eq!(limits.get(9), limit_max(9));
+        assert_eq!(limits.bytes(), limit_max(9) * size(9));
+        assert!(!limits.wants(9));
     }
 }

@@ -144,7 +144,7 @@ impl Cache {
         reason = "the owner's, for the length of one statement"
     )]
     fn limits(&self) -> &mut Limits {
-        // SAFETY: called by the thread whose cache it is, and not kept.
+        // SAFETY: called by the thread whose cache it is, or in the child of a fork while there is no other thread; not kept.
         unsafe { &mut *self.limits.get() }
     }
 
@@ -249,6 +249,12 @@ impl Cache {
         self.publish(class);
     }
 
+    /// How many objects a magazine may hold before its thread looks again.
+    fn limit(&self, class: usize) -> usize {
+        let end = self.magazines[class].limit.load(Relaxed) as usize;
+        (end - self.bottom(class) as usize) / size_of::<usize>()
+    }
+
     /// Sets where a magazine ends.
     fn publish(&self, class: usize) {
         let end = self.bottom(class).wrapping_add(self.limits().get(class));
@@ -346,14 +352,18 @@ pub fn release_all(is_child: bool) {
         ALL.release();
         let mut all = ALL.lock();
         let own = current();
-        let mut orphans = 0;
+        let (mut orphans, mut cached) = (0, 0);
         each(&all.first, |cache| {
             if cache.state.load(Relaxed) == LIVE && !ptr::eq(cache, own) {
+                // Its thread may have lowered a limit below what the magazine still holds.
+                cache.limits().take_over(|class| cache.limit(class));
                 cache.state.store(ORPHAN, Relaxed);
                 orphans += 1;
             }
+            cached += cache.limits().bytes();
         });
         all.spare += orphans;
+        CACHED.store(cached, Relaxed);
         return;
     }
     ALL.release();
