@@ -1,5 +1,6 @@
 //! The kernel's calls. None of them touches `errno`.
 
+use core::ptr;
 use core::sync::atomic::AtomicU32;
 
 use crate::arch::call;
@@ -42,16 +43,25 @@ pub fn make_usable(start: usize, len: usize) -> bool {
 
 /// Gives memory back to the kernel; the addresses stay ours and read as zeros.
 pub fn give_back(start: usize, len: usize) {
+    if !discard(start, len) {
+        // A page of it is locked (mlock(2)): the kernel takes none.
+        // SAFETY: memory of ours in which nobody has anything.
+        unsafe { ptr::write_bytes(start as *mut u8, 0, len) };
+    }
+}
+
+/// Whether the kernel has taken memory; its addresses stay.
+fn discard(start: usize, len: usize) -> bool {
     let arguments = [start, len, libc::MADV_DONTNEED as usize, 0, 0, 0];
     // SAFETY: memory of ours in which nobody has anything.
-    unsafe { call(libc::SYS_madvise, arguments) };
+    unsafe { call(libc::SYS_madvise, arguments) == 0 }
 }
 
 /// Removes a mapping. Where the kernel would have to split one of its areas and may not, the memory goes and the addresses stay.
 pub fn unmap(start: usize, len: usize) {
     // SAFETY: a mapping of ours in which nobody has anything.
     if unsafe { call(libc::SYS_munmap, [start, len, 0, 0, 0, 0]) } != 0 {
-        give_back(start, len);
+        discard(start, len);
     }
 }
 

@@ -114,6 +114,12 @@ fn children_allocate() {
     passes("forks");
 }
 
+/// Freed memory of which a page is locked is zeros for calloc.
+#[test]
+fn locked_memory_reads_as_zeros() {
+    passes("locked");
+}
+
 /// Every call: results, alignments, errno, sizes near SIZE_MAX, growing and shrinking.
 #[test]
 fn calls_do_what_their_pages_say() {

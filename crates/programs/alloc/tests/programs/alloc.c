@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -182,6 +183,23 @@ static void inherits(void) {
     CHECK(waitpid(child, &status, 0) == child && status == 0);
     pthread_barrier_wait(&barrier);
     pthread_join(thread, 0);
+}
+
+// Pages that are locked cannot go back to the kernel. What calloc gets of them reads as zeros all the same.
+static void locked(void) {
+    enum { N = 64, LEN = 1 << 20 };
+    char *all[N];
+    for (int i = 0; i < N; i++) {
+        CHECK(all[i] = malloc(LEN));
+        memset(all[i], 1, LEN);
+        if (i % 16 == 0) CHECK(!mlock(all[i], 1));
+    }
+    for (int i = 0; i < N; i++) free(all[i]);
+    malloc_trim(0);
+    for (int i = 0; i < N; i++) {
+        CHECK(all[i] = calloc(1, LEN));
+        for (int k = 0; k < LEN; k++) CHECK(all[i][k] == 0);
+    }
 }
 
 static void forks(void) {
@@ -388,6 +406,7 @@ int main(int argc, char **argv) {
     if (!strcmp(what, "threads")) threads();
     else if (!strcmp(what, "short-threads")) short_threads();
     else if (!strcmp(what, "forks")) forks();
+    else if (!strcmp(what, "locked")) locked();
     else if (!strcmp(what, "calls")) calls();
     else if (!strcmp(what, "figures")) figures();
     else if (!strcmp(what, "gigabyte")) gigabyte();
