@@ -436,6 +436,15 @@ fn a_signal_while_a_connection_is_proved_puts_the_join_off() {
     }
 }
 
+/// The helper of the broker's only user and, where the broker is root, the getter that is started beside it.
+fn both_helpers(place: &Place) -> Vec<String> {
+    let all = 1 + usize::from(rustix::process::geteuid().is_root());
+    until_some("the helper and its getter", || {
+        let helpers = place.helpers(&["helper", "getter"]);
+        helpers.filter(|helpers| helpers.len() == all)
+    })
+}
+
 /// A helper of the broker that is stopped while it has a copy of a connection keeps a close from the peer, until the broker kills it.
 #[test]
 fn a_stopped_helper_delays_a_close() {
@@ -477,15 +486,7 @@ fn a_stopped_helper_delays_a_close() {
     place.have_daemon();
     let _first = talk();
     // The getter takes the copy where the helper may not: from programs of root.
-    let both = if rustix::process::geteuid().is_root() {
-        2
-    } else {
-        1
-    };
-    let helpers = until_some("the helper and its getter", || {
-        let helpers = place.helpers(&["helper", "getter"]);
-        helpers.filter(|helpers| helpers.len() == both)
-    });
+    let helpers = both_helpers(&place);
     let holders: Vec<_> = helpers.iter().map(|pid| start(["hold", pid])).collect();
     let said = |words: &str| {
         holders
