@@ -90,8 +90,8 @@ pub struct Neighbours {
     ports: BTreeMap<u16, Port>,
     /// What is configured, and what was learned.
     table: BTreeMap<Key, Entry>,
-    /// What [`Neighbours::enter`] told, by port. There may be 100,000 addresses: nothing else is kept of them.
-    told: BTreeMap<u16, BTreeMap<Key, Mac>>,
+    /// Port and MAC address of what [`Neighbours::enter`] told. There may be 100,000 addresses: nothing else is kept of them.
+    told: BTreeMap<Key, (u16, Mac)>,
     timers: BTreeSet<(Tick, Key)>,
     counts: Counts,
 }
@@ -121,18 +121,21 @@ impl Neighbours {
         }
     }
 
-    /// Somebody who knows says who has an address behind a port: this MAC address, or nobody. What is configured holds before.
+    /// Somebody who knows says who has an address behind a port: this MAC address, or nobody. What is configured holds before. Of two
+    /// ports of which one address is told, the later one has it.
     pub fn enter(&mut self, id: u16, key: (u16, IpAddr), mac: Option<Mac>) {
         if !self.ports.contains_key(&id) {
             return;
         }
-        let told = self.told.entry(id).or_default();
         match mac {
             Some(mac) => {
-                told.insert(key, mac);
+                self.told.insert(key, (id, mac));
                 self.forget(key);
             }
-            None => drop(told.remove(&key)),
+            None if self.told.get(&key).is_some_and(|(port, _)| *port == id) => {
+                self.told.remove(&key);
+            }
+            None => {}
         }
     }
 
@@ -146,8 +149,8 @@ impl Neighbours {
     }
 
     fn find_told(&self, key: Key) -> Option<Entry> {
-        let mut told = self.told.iter();
-        told.find_map(|(port, told)| Some(Entry::lasting(*told.get(&key)?, *port)))
+        let (port, mac) = self.told.get(&key)?;
+        Some(Entry::lasting(*mac, *port))
     }
 
     /// Forgets what was learned behind a port: nobody is there any more.
@@ -163,19 +166,15 @@ impl Neighbours {
     /// Removes a port.
     pub fn remove_port(&mut self, id: u16) {
         self.link_down(id);
-        self.told.remove(&id);
+        self.told.retain(|_, (port, _)| *port != id);
         self.set_port(id, PortConf::default());
         self.ports.remove(&id);
     }
 
     /// Addresses that are known, and what was done.
     pub fn counts(&self) -> (usize, Counts) {
-        let told = self.told.values().map(BTreeMap::len).sum();
-        let both = self
-            .table
-            .keys()
-            .filter(|key| self.find_told(**key).is_some());
-        let known = self.table.len().saturating_add(told);
+        let both = self.table.keys().filter(|key| self.told.contains_key(key));
+        let known = self.table.len().saturating_add(self.told.len());
         (known.saturating_sub(both.count()), self.counts)
     }
 
@@ -216,7 +215,7 @@ impl Neighbours {
     }
 
     fn learn(&mut self, key: Key, mac: Mac, id: u16, now: Tick) {
-        if self.find_told(key).is_some() {
+        if self.told.contains_key(&key) {
             return;
         }
         let until = now.plus(LIFE_NS);

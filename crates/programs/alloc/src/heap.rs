@@ -304,7 +304,7 @@ pub fn take_large(bytes: usize, align: usize) -> Option<(usize, bool)> {
 }
 
 fn take_mapping(len: usize, align: usize) -> Option<usize> {
-    let mut start = if align <= PAGE_MIN {
+    let start = if align <= PAGE_MIN {
         sys::map_memory(len)?
     } else {
         let all = len.checked_add(align)?;
@@ -319,13 +319,13 @@ fn take_mapping(len: usize, align: usize) -> Option<usize> {
         start
     };
     let mut mappings = MAPPINGS.lock();
-    if make_room(&mut mappings) {
-        mappings.insert(Mapping { start, len });
-    } else {
+    if !make_room(&mut mappings) {
         drop(mappings);
-        sys::unmap(core::mem::take(&mut start), len);
+        sys::unmap(start, len);
+        return None;
     }
-    (start != 0).then_some(start)
+    mappings.insert(Mapping { start, len });
+    Some(start)
 }
 
 /// Makes the table larger if it is too full for one more.
