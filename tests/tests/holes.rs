@@ -124,13 +124,6 @@ fn pings(lab: &Lab, over: &AtomicBool) -> Vec<u64> {
     times
 }
 
-/// That time which all but one in a hundred did not exceed.
-fn p99(times: &mut [u64]) -> u64 {
-    times.sort_unstable();
-    let at = times.len() * 99 / 100;
-    times.get(at).copied().unwrap_or(u64::MAX)
-}
-
 /// Two neighbours on a bridge, between whom pings pass.
 fn neighbours(lab: &Lab) -> Daemon {
     let daemon = lab.daemon();
@@ -194,70 +187,4 @@ fn holes_cost_their_owner() {
     let _again = Sender::begin(&socket);
     daemon.wait_for_state("vnic", "c0", "up");
     daemon.assert_alive();
-}
-
-/// How long the neighbours are looked at, beside punching of memory that is nobody's, and of a guest's that uses it.
-const QUIET_S: u64 = 2;
-const HOLES_S: u64 = 5;
-/// What the neighbours' pings took before anybody was charged, in microseconds: less than that is noise.
-const USUAL_US: u64 = 800;
-
-/// Pings between the neighbours while a guest `name` sends without pause, and while its memory is punched, or as much memory of
-/// nobody's.
-fn beside(lab: &Lab, daemon: &Daemon, name: &str, own: bool, seconds: u64) -> Vec<u64> {
-    let socket = lab.directory().join(name);
-    daemon.must(&format!(
-        "vnic create {name} --bridge br0 --attach vhost-user,socket={},role=server",
-        socket.display()
-    ));
-    let over = AtomicBool::new(false);
-    let times = std::thread::scope(|scope| {
-        let words = format!("-i 0.001 -w {seconds}");
-        let neighbours = scope.spawn(move || ping(lab, &words));
-        let _ended = Ended(&over);
-        let mut sender = Sender::begin(&socket);
-        let bytes = (LOW_BYTES + HIGH_BYTES + BALLAST) as usize;
-        let (memory, file) = Mapping::create("nobody", bytes, HugePages::No).expect("memfd");
-        let guest = match own {
-            true => sender.guest.clone(),
-            false => Guest::over(memory, file),
-        };
-        let over = &over;
-        scope.spawn(move || punch(&guest, over));
-        scope.spawn(move || {
-            while !over.load(Ordering::Relaxed) {
-                sender.go_on();
-                std::thread::sleep(Duration::from_micros(500));
-            }
-        });
-        neighbours.join().expect("the neighbours")
-    });
-    let stalled = daemon.counters(name)["stalled_ns"].as_u64();
-    println!(
-        "{} round trips, p99 {} us, longest {:?}, {name} stalled {stalled:?} ns",
-        times.len(),
-        p99(&mut times.clone()),
-        times.iter().max()
-    );
-    daemon.must(&format!("vnic delete {name}"));
-    times
-}
-
-/// The neighbours of a guest that punches holes into its memory have at most twice the p99 that they have beside one whose memory is
-/// left alone, from its first hole on, over 10 s in two windows; while just as many holes are made elsewhere. By turns.
-#[test]
-fn neighbours_keep_their_time() {
-    let Some(lab) = Lab::start("neighbours_keep_their_time") else {
-        return;
-    };
-    let daemon = neighbours(&lab);
-    let (mut without, mut with) = (Vec::new(), Vec::new());
-    for round in 0..2 {
-        without.extend(beside(&lab, &daemon, &format!("q{round}"), false, QUIET_S));
-        with.extend(beside(&lab, &daemon, &format!("h{round}"), true, HOLES_S));
-    }
-    assert!(without.len() > 1000 && with.len() > 2000);
-    let (without, with) = (p99(&mut without), p99(&mut with));
-    println!("p99: {without} us without holes, {with} us with them");
-    assert!(with <= 2 * without.max(USUAL_US), "{without} us, {with} us");
 }
