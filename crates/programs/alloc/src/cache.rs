@@ -1,6 +1,6 @@
 //! A thread's magazines.
 
-use core::cell::UnsafeCell;
+use core::cell::{Cell, UnsafeCell};
 use core::ptr;
 use core::slice;
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering::Relaxed};
@@ -12,6 +12,7 @@ use crate::heap::{self, HOT};
 use crate::lock::Lock;
 use crate::process;
 use crate::report;
+use crate::sample;
 use crate::sys;
 
 /// Bytes that one thread's magazines may hold.
@@ -54,6 +55,8 @@ static ZERO: AtomicUsize = AtomicUsize::new(0);
 #[repr(C)]
 pub struct Cache {
     magazines: [Magazine; MAGAZINES],
+    /// Bytes until the next sample; the owner's. Never negative between two calls.
+    left: Cell<isize>,
     /// The owner's.
     limits: UnsafeCell<Limits>,
     /// Another cache; under the lock of [`ALL`].
@@ -62,13 +65,14 @@ pub struct Cache {
     state: AtomicU8,
 }
 
-// SAFETY: `limits` is touched by the owning thread alone; the rest is atomic.
+// SAFETY: `left` and `limits` are touched by the owning thread alone; the rest is atomic.
 unsafe impl Sync for Cache {}
 
 impl Cache {
     const fn nothing() -> Self {
         Self {
             magazines: [const { Magazine::nothing() }; MAGAZINES],
+            left: Cell::new(0),
             limits: UnsafeCell::new(Limits::new(THREAD_CAP)),
             next: AtomicPtr::new(ptr::null_mut()),
             state: AtomicU8::new(LIVE),
@@ -131,6 +135,26 @@ impl Cache {
         let first: *const Magazine = self.magazines.as_ptr();
         // SAFETY: there are more magazines than classes.
         unsafe { &*first.wrapping_byte_add(offset) }
+    }
+
+    /// Counts an allocation down. Whether the countdown is over: the slow path takes that allocation, and sees it by the sign.
+    #[inline(always)]
+    pub fn count(&self, bytes: usize) -> bool {
+        let left = self.left.get().wrapping_sub(bytes as isize);
+        self.left.set(left);
+        left < 0
+    }
+
+    /// Whether an allocation is a sample. It is counted here unless [`Cache::count`] ended with it.
+    pub fn is_due(&self, bytes: usize) -> bool {
+        let left = self.left.get();
+        let bytes = isize::try_from(bytes).unwrap_or(isize::MAX);
+        if left >= bytes {
+            self.left.set(left - bytes);
+            return false;
+        }
+        self.left.set(sample::interval());
+        true
     }
 
     /// The zero before the slots of a class.
@@ -321,6 +345,7 @@ fn make() -> Option<&'static Cache> {
     unsafe { cache.write(Cache::nothing()) };
     // SAFETY: as above; it is never unmapped.
     let cache = unsafe { &*cache };
+    cache.left.set(sample::interval());
     for class in 1..CLASSES {
         let bottom = cache.bottom(class);
         cache.magazines[class].top.store(bottom, Relaxed);

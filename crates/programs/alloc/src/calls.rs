@@ -8,9 +8,10 @@ use windlass_slab::{
     Fault, SMALL_MAX, TABLE_FINE, TABLE_WIDE, UNIT, aligned_class, class_of, size,
 };
 
-use crate::cache::{self, slot};
+use crate::cache::{self, Cache, slot};
 use crate::heap::{self, HOT};
 use crate::report;
+use crate::sample;
 use crate::sys;
 
 /// Sizes up to here are looked up in `FINE`.
@@ -21,13 +22,15 @@ const ALIGN_MIN: usize = 8;
 static FINE: [u16; 129] = TABLE_FINE;
 static WIDE: [u16; 257] = TABLE_WIDE;
 
-/// Pops an object from the magazine of a class, given as its number times 16; `slow(argument)` if there is none.
+/// Pops an object from the magazine of a class, given as its number times 16; `slow(bytes)` if there is none, or if a sample is due.
 #[inline(always)]
 fn pop(offset: usize, bytes: usize, slow: impl FnOnce(usize) -> *mut c_void) -> *mut c_void {
-    let magazine = cache::current().magazine(offset);
+    let cache = cache::current();
+    let magazine = cache.magazine(offset);
     let top = magazine.top.load(Relaxed);
     let object = slot(top).load(Relaxed);
-    if object == 0 {
+    // In this order: a cache that must not be written has no objects.
+    if object == 0 || cache.count(bytes) {
         return slow(bytes);
     }
     magazine.top.store(top.wrapping_sub(1), Relaxed);
@@ -95,24 +98,38 @@ fn or_enomem(object: *mut c_void) -> *mut c_void {
 /// Memory of any size, or null. Leaves `errno`.
 #[inline(never)]
 pub fn take(bytes: usize) -> *mut c_void {
-    let object = match class_of(bytes) {
-        Some(class) => take_small(class),
-        None => 0,
+    take_from(class_of(bytes), bytes, 1).0
+}
+
+/// An object of a class, or one without; and whether it reads as zeros.
+fn take_from(class: Option<usize>, bytes: usize, align: usize) -> (*mut c_void, bool) {
+    // First: a cache that was adopted just now may have what is asked for.
+    let cache = cache::own();
+    if cache.is_some_and(|cache| cache.is_due(bytes)) {
+        // In units of its own, whatever its size: its release takes the slow path.
+        let (object, is_zero) = take_large(bytes, align);
+        if !object.is_null() {
+            sample::taken(object as usize, bytes);
+            return (object, is_zero);
+        }
+    }
+    let object = match (class, cache) {
+        (None, _) => 0,
+        (Some(class), Some(cache)) => take_small(cache, class),
+        (Some(class), None) => {
+            let mut one = [0];
+            heap::refill(class, &mut one);
+            one[0]
+        }
     };
     match object {
-        0 => take_large(bytes, 1).0,
-        object => object as *mut c_void,
+        0 => take_large(bytes, align),
+        object => (object as *mut c_void, false),
     }
 }
 
 /// An object of a class; 0: no memory in the arena.
-fn take_small(class: usize) -> usize {
-    // First: a cache that was adopted just now may have what is asked for.
-    let Some(cache) = cache::own() else {
-        let mut one = [0];
-        heap::refill(class, &mut one);
-        return one[0];
-    };
+fn take_small(cache: &Cache, class: usize) -> usize {
     let magazine = cache.magazine(class * 16);
     let top = magazine.top.load(Relaxed);
     match slot(top).load(Relaxed) {
@@ -134,14 +151,7 @@ fn take_large(bytes: usize, align: usize) -> (*mut c_void, bool) {
 
 /// Aligned memory, or null; `align` is a power of two. Leaves `errno`.
 pub fn take_aligned(align: usize, bytes: usize) -> *mut c_void {
-    let object = match aligned_class(bytes, align) {
-        Some(class) => take_small(class),
-        None => 0,
-    };
-    match object {
-        0 => take_large(bytes, align).0,
-        object => object as *mut c_void,
-    }
+    take_from(aligned_class(bytes, align), bytes, align).0
 }
 
 /// Pushes an object to its magazine.
@@ -207,10 +217,7 @@ pub extern "C" fn calloc(count: usize, each: usize) -> *mut c_void {
     let Some(bytes) = count.checked_mul(each) else {
         return or_enomem(ptr::null_mut());
     };
-    let (object, is_zero) = match bytes {
-        0..=SMALL_MAX => (take(bytes), false),
-        _ => take_large(bytes, 1),
-    };
+    let (object, is_zero) = take_from(class_of(bytes), bytes, 1);
     if !object.is_null() && !is_zero {
         // SAFETY: an object of ours of that many bytes, which nobody else has.
         unsafe { ptr::write_bytes(object.cast::<u8>(), 0, bytes) };

@@ -11,6 +11,7 @@
 //!              heap                arena, classes, runs, mappings, each under its lock -> windlass-slab
 //!              process             start, thread exit, fork
 //!              report              a sentence and an abort
+//!              sample              which allocations are samples
 //!              lock, sys, arch     futex locks, system calls, the thread's pointer
 //! ```
 //!
@@ -19,6 +20,9 @@
 //! touches the object. `free` finds the class in one byte of a map with an entry for each 64 KiB of the arena. Every other case (an empty
 //! magazine, a full one, no cache yet, a large object, a strange address) fails one of the tests that are there anyway, and takes a
 //! slow path: [`cache::EMPTY`] is a cache whose magazines are empty and full.
+//!
+//! On average one allocation in 512 KiB is a sample: a cache counts bytes down, and the allocation that ends the countdown gets units of its
+//! own from the slow path. Its release takes the slow path by itself, and the others know nothing of it.
 //!
 //! # Ownership and lifetime
 //! A cache is its thread's. The destructor of a pthread key flushes it and puts it on a list, from which the next thread takes it; the thread
@@ -34,7 +38,7 @@
 //! that is refused is halved down to 64 MiB; without one, every object is a mapping.
 //!
 //! # Not done
-//! Sampling, the status file, debugging words, object caches, huge pages. malloc inside a signal handler is undefined, as everywhere.
+//! The status file, debugging words, object caches, huge pages. malloc inside a signal handler is undefined, as everywhere.
 
 extern crate std;
 
@@ -49,4 +53,5 @@ mod lock;
 mod operators;
 mod process;
 mod report;
+mod sample;
 mod sys;

@@ -132,6 +132,12 @@ fn figures_are_true() {
     passes("figures");
 }
 
+/// On average one allocation in 512 KiB is a sample, whatever its size and call.
+#[test]
+fn samples_come_at_their_rate() {
+    passes("samples");
+}
+
 /// A gigabyte in small, middle and large objects has been given back when the last free returns.
 #[test]
 fn a_freed_gigabyte_goes_back() {
