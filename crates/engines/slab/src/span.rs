@@ -6,8 +6,6 @@ use crate::{SPAN_UNITS, UNIT};
 const NONE: u32 = u32::MAX;
 /// Units that may be kept whatever is in use: 8 MiB.
 const KEPT_MIN: usize = (8 << 20) / UNIT;
-/// One part in so many of what is in use may be kept.
-const KEPT_SHARE: usize = 8;
 /// Spans of one list that are looked at for room before the next list.
 const LOOKED_AT: usize = 16;
 
@@ -231,9 +229,9 @@ impl<'a> Spans<'a> {
         Ok((span as u32, at))
     }
 
-    /// How many units may be kept (M5): 8 MiB, or an eighth of what is in use.
-    pub fn bound(&self) -> usize {
-        KEPT_MIN.max(self.used / KEPT_SHARE)
+    /// How many units may be kept (M5): 8 MiB, or a share of what is in use.
+    pub fn bound(&self, percent: usize) -> usize {
+        KEPT_MIN.max((self.used as u128 * percent as u128 / 100).min(u128::from(u32::MAX)) as usize)
     }
 
     /// Units in use, units kept, and spans that are broken.

@@ -83,7 +83,7 @@ impl World {
         for unit in unit..unit + expected as u32 {
             assert!(self.taken.remove(&unit));
         }
-        self.give_back(self.spans.bound());
+        self.give_back(self.spans.bound(12));
     }
 
     fn give_back(&mut self, bound: usize) {
@@ -280,7 +280,7 @@ impl World {
             }
             self.runs.insert(start, wanted);
         }
-        self.give_back(self.spans.bound());
+        self.give_back(self.spans.bound(12));
     }
 
     fn drain(&mut self, class: usize) {

@@ -5,11 +5,13 @@ use core::ptr;
 use core::slice;
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering::Relaxed};
 
+use windlass_memory::options::Key;
 use windlass_slab::{CLASSES, Fault, Limits, UNIT, batch, limit_max, size};
 
 use crate::arch;
 use crate::heap::{self, HOT};
 use crate::lock::Lock;
+use crate::options;
 use crate::process;
 use crate::report;
 use crate::sample;
@@ -307,6 +309,9 @@ pub fn own() -> Option<&'static Cache> {
     if !ptr::eq(cache, &EMPTY) {
         return Some(cache);
     }
+    if !options::allow_caches() {
+        return None;
+    }
     let cache = adopt().or_else(make)?;
     // Before anything that allocates.
     arch::set_current(cache);
@@ -346,6 +351,7 @@ fn make() -> Option<&'static Cache> {
     // SAFETY: as above; it is never unmapped.
     let cache = unsafe { &*cache };
     cache.left.set(sample::interval());
+    *cache.limits() = Limits::new(options::get(Key::PerthreadCache));
     for class in 1..CLASSES {
         let bottom = cache.bottom(class);
         cache.magazines[class].top.store(bottom, Relaxed);

@@ -3,12 +3,14 @@
 use core::slice;
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering::*};
 
+use windlass_memory::options::{ALL, Key};
 use windlass_slab::{
     CLASSES, Class, Emptied, Fault, Mapping, Mappings, Records, SPAN, SPAN_UNITS, Slab, Span,
     Spans, UNIT, units,
 };
 
 use crate::lock::Lock;
+use crate::options;
 use crate::report;
 use crate::sys;
 
@@ -231,7 +233,7 @@ pub fn flush(class: usize, objects: &[usize]) {
     let is_over = emptied.map(settle);
     drop(held);
     match is_over {
-        Ok(true) => give_back(Spans::bound),
+        Ok(true) => give_back(bound),
         Ok(false) => {}
         Err(fault) => report::fault("free", fault),
     }
@@ -269,12 +271,20 @@ fn settle(mut emptied: Emptied) -> bool {
     is_over
 }
 
+/// How many units may be kept: `keep=`.
+fn bound(spans: &Spans<'_>) -> usize {
+    match options::get(Key::Keep) {
+        ALL => usize::MAX,
+        percent => spans.bound(percent),
+    }
+}
+
 fn is_too_much(spans: &Spans<'_>) -> bool {
-    spans.totals().1 > spans.bound()
+    spans.totals().1 > bound(spans)
 }
 
 /// Gives memory back to the kernel until no more than `bound` says is kept. Whether it gave any.
-pub fn give_back(bound: fn(&Spans<'static>) -> usize) {
+pub fn give_back(bound: impl Fn(&Spans<'static>) -> usize) {
     let _returning = RETURNS.lock();
     loop {
         let mut arena = ARENA.lock();
@@ -353,7 +363,7 @@ pub fn release_large(address: usize) {
         let is_over = is_too_much(&arena.spans);
         drop(arena);
         if is_over {
-            give_back(Spans::bound);
+            give_back(bound);
         }
         released.map(drop)
     } else {
@@ -362,6 +372,9 @@ pub fn release_large(address: usize) {
             .map(|len| sys::unmap(address, len))
             .ok_or(Fault::Unknown(address))
     };
+    if matches!(result, Err(Fault::Unknown(_))) && options::get(Key::UnknownFree) == 1 {
+        return;
+    }
     if let Err(fault) = result {
         report::fault("free", fault);
     }
@@ -388,7 +401,7 @@ pub fn resize_large(address: usize, bytes: usize) -> Option<usize> {
         let is_over = is_too_much(&arena.spans);
         drop(arena);
         if is_over {
-            give_back(Spans::bound);
+            give_back(bound);
         }
         return matches!(resized, Ok(true)).then_some(address);
     }

@@ -51,6 +51,7 @@ mod figures;
 mod heap;
 mod lock;
 mod operators;
+mod options;
 mod process;
 mod report;
 mod sample;

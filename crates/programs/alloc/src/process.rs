@@ -8,6 +8,7 @@ use std::boxed::Box;
 
 use crate::cache::{self, Cache, DEAD, EMPTY};
 use crate::heap;
+use crate::options;
 use crate::report;
 
 /// No key yet.
@@ -37,6 +38,7 @@ extern "C" fn start() {
             Some(after_fork_child),
         )
     };
+    options::read_anyway();
     let cache = cache::current();
     if !ptr::eq(cache, &EMPTY) && !ptr::eq(cache, &DEAD) {
         thread_begins(cache);

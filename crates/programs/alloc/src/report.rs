@@ -22,8 +22,8 @@ impl Write for Line {
     }
 }
 
-/// Says it and aborts. No lock is held, because the program may have a handler for the signal.
-pub fn die(what: fmt::Arguments<'_>) -> ! {
+/// Says it.
+pub fn say(what: fmt::Arguments<'_>) {
     let mut line = Line {
         text: [0; 160],
         len: 0,
@@ -31,6 +31,11 @@ pub fn die(what: fmt::Arguments<'_>) -> ! {
     // A line takes whatever is written.
     let _ = line.write_fmt(format_args!("windlass: {what}\n"));
     sys::complain(&line.text[..line.len]);
+}
+
+/// Says it and aborts. No lock is held, because the program may have a handler for the signal.
+pub fn die(what: fmt::Arguments<'_>) -> ! {
+    say(what);
     // SAFETY: ends the process.
     unsafe { libc::abort() }
 }

@@ -215,6 +215,50 @@ fn wrong_addresses_are_named() {
     }
 }
 
+/// Runs `options.c` under these words in this variable.
+fn under(variable: &str, words: &str, what: &str) -> Output {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    let mut command = Command::new(PROGRAM.get_or_init(|| compile("cc", "options.c")));
+    command.arg(what).env(variable, words);
+    output(command, true)
+}
+
+/// What each option changes, and what stays without it.
+#[test]
+fn options_are_obeyed() {
+    for (words, what, expected) in [
+        ("", "keep", "much"),
+        ("keep=0", "keep", "little"),
+        ("keep=all", "keep", "much"),
+        ("unknown-free=ignore", "stranger", "ignored"),
+        ("", "twice", "unnoticed"),
+        ("reap_interval=10", "twice", "unnoticed"),
+    ] {
+        for variable in ["WINDLASS_MEMORY", "UMEM_OPTIONS"] {
+            let output = under(variable, words, what);
+            assert_eq!(text(&output), format!("{expected}\n"), "{words}: {what}");
+            assert!(output.status.success(), "{words}: {what}");
+        }
+    }
+    for words in ["check=full", "nomagazines", "perthread_cache=0"] {
+        let said = text(&under("WINDLASS_MEMORY", words, "twice"));
+        assert!(said.ends_with("): already freed\n"), "{words}: {said}");
+    }
+}
+
+/// Unknown words are named once a process; those beside them count.
+#[test]
+fn unknown_words_are_named() {
+    let output = under(
+        "WINDLASS_MEMORY",
+        "nonsense,unknown-free=ignore,keep=x",
+        "stranger",
+    );
+    let said = "ignored\nwindlass: WINDLASS_MEMORY: unknown word \"nonsense\"\n\
+                windlass: WINDLASS_MEMORY: unknown word \"keep=x\"\n";
+    assert_eq!(text(&output), said);
+}
+
 /// C++: every operator, bad_alloc, the new-handler, containers and exceptions.
 #[test]
 fn operators_do_what_the_standard_says() {
