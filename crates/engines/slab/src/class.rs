@@ -1,7 +1,8 @@
-//! The slabs of one size class, and its depot.
+//! The slabs of one size class or object cache, and its depot.
 
 use crate::UNIT;
-use crate::sizes::{BATCH_MAX, batch, size, units};
+use crate::geometry::Geometry;
+use crate::sizes::BATCH_MAX;
 
 /// Full batches that a depot holds.
 const DEPOT_BATCHES: usize = 8;
@@ -12,6 +13,8 @@ const NONE: u32 = u32::MAX;
 const UNLISTED: u8 = LISTS as u8;
 /// Objects of the smallest class in its slab, a bit each.
 const WORDS: usize = UNIT / 8 / 64;
+/// Where the bits of constructed objects start: objects of 16 bytes and more need the first half only.
+const CONSTRUCTED: usize = WORDS / 2;
 
 /// The record of one unit of the arena. That of a slab's first unit describes the slab.
 #[derive(Debug, Clone)]
@@ -22,13 +25,13 @@ pub struct Slab {
     /// Objects that are free.
     free: u16,
     /// The class, while the unit is part of a slab.
-    class: u8,
+    owner: u16,
     /// How many units before this one the slab starts.
     back: u8,
     list: u8,
     /// No word before this one has a free object.
     hint: u8,
-    /// 1: free.
+    /// 1: free. Of a class with a constructor the second half is 1: constructed.
     bits: [u64; WORDS],
 }
 
@@ -38,13 +41,92 @@ impl Default for Slab {
             next: 0,
             prev: 0,
             free: 0,
-            class: 0,
+            owner: 0,
             back: 0,
             list: 0,
             hint: 0,
             bits: [0; WORDS],
         }
     }
+}
+
+impl Slab {
+    /// The owner of the slab that covers the unit; 0: none.
+    pub fn owner(&self) -> usize {
+        usize::from(self.owner)
+    }
+
+    /// The lowest constructed object of an empty slab: its index. It counts as destructed from now on.
+    pub fn take_constructed(&mut self) -> Option<usize> {
+        let words = &mut self.bits[CONSTRUCTED..];
+        let at = words.iter().position(|&word| word != 0)?;
+        let bit = words[at].trailing_zeros() as usize;
+        words[at] &= words[at] - 1;
+        Some(at * 64 + bit)
+    }
+
+    /// Takes the lowest free objects, as many as `out` has places: their addresses, of which the first object's is `start`. Returns which of them
+    /// were never constructed, a bit each, if `constructs`; they count as constructed from now on.
+    fn take(&mut self, start: usize, size: usize, constructs: bool, out: &mut [usize]) -> u64 {
+        let (mut taken, mut fresh) = (0, 0);
+        while taken < out.len() {
+            let at = usize::from(self.hint);
+            let word = self.bits[at];
+            let mut left = word;
+            for place in &mut out[taken..] {
+                if left == 0 {
+                    break;
+                }
+                *place = start + (at * 64 + left.trailing_zeros() as usize) * size;
+                left &= left - 1;
+            }
+            self.bits[at] = left;
+            let gone = word ^ left;
+            if constructs {
+                fresh |= compress(!self.bits[CONSTRUCTED + at], gone) << taken;
+                self.bits[CONSTRUCTED + at] |= gone;
+            }
+            taken += gone.count_ones() as usize;
+            if left == 0 && taken < out.len() {
+                self.hint += 1;
+            }
+        }
+        self.free -= taken as u16;
+        fresh
+    }
+
+    /// Takes back the objects before the first that lies elsewhere; `start` is the slab's first address. Returns how many, and what is
+    /// wrong with the next one.
+    fn put(&mut self, start: usize, of: &Geometry, objects: &[usize]) -> (usize, Option<Fault>) {
+        for (at, &address) in objects.iter().enumerate() {
+            let offset = address.wrapping_sub(start);
+            if offset >= of.units() * UNIT {
+                return (at, None);
+            }
+            let Some(index) = of.index(offset) else {
+                return (at, Some(Fault::Interior(address)));
+            };
+            let (word, bit) = (index / 64, 1 << (index % 64));
+            if self.bits[word] & bit != 0 {
+                return (at, Some(Fault::Twice(address)));
+            }
+            self.bits[word] |= bit;
+            self.hint = self.hint.min(word as u8);
+            self.free += 1;
+        }
+        (objects.len(), None)
+    }
+}
+
+/// The bits of `word` at the ones of `mask`, moved together.
+fn compress(word: u64, mut mask: u64) -> u64 {
+    let (mut bits, mut at) = (0, 0);
+    while mask != 0 {
+        bits |= (word >> mask.trailing_zeros() & 1) << at;
+        mask &= mask - 1;
+        at += 1;
+    }
+    bits
 }
 
 /// Where the records of units are.
@@ -83,37 +165,47 @@ impl Emptied {
     }
 }
 
-/// A size class.
+/// What [`Class::refill`] took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Taken {
+    /// Objects.
+    pub count: usize,
+    /// Those that the caller has to construct, a bit each. A failure goes to [`Class::give_up`].
+    pub fresh: u64,
+}
+
+/// A size class, or an object cache.
 #[derive(Debug)]
 pub struct Class {
-    class: u8,
+    owner: u16,
     depot_len: u8,
+    geometry: Geometry,
     heads: [u32; LISTS],
     slabs: usize,
     free: usize,
+    /// Empty slabs with constructed objects.
+    waiting: Emptied,
     depot: [[usize; BATCH_MAX]; DEPOT_BATCHES],
 }
 
 impl Class {
-    /// A class without slabs; `class` is its number.
-    pub const fn new(class: usize) -> Self {
+    /// A class without slabs; `owner` is its number, which is not 0.
+    pub const fn new(owner: u16, geometry: Geometry) -> Self {
         Self {
-            class: class as u8,
+            owner,
             depot_len: 0,
+            geometry,
             heads: [NONE; LISTS],
             slabs: 0,
             free: 0,
+            waiting: Emptied(NONE),
             depot: [[0; BATCH_MAX]; DEPOT_BATCHES],
         }
     }
 
-    fn number(&self) -> usize {
-        usize::from(self.class)
-    }
-
-    /// Objects of a slab.
-    fn objects(&self) -> usize {
-        units(self.number()) * UNIT / size(self.number())
+    /// How the class cuts its slabs.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
     }
 
     /// Number of slabs.
@@ -128,76 +220,62 @@ impl Class {
 
     /// Objects that are in the depot.
     pub fn in_depot(&self) -> usize {
-        usize::from(self.depot_len) * batch(self.number())
+        usize::from(self.depot_len) * self.geometry.batch()
     }
 
     /// Objects that a program or a magazine has.
     pub fn out(&self) -> usize {
-        self.slabs * self.objects() - self.free - self.in_depot()
+        self.slabs * self.geometry.objects() - self.free - self.in_depot()
     }
 
     /// Takes objects: a batch from the depot if that many are asked for and there is one, else from the fullest slab, the lowest address
-    /// last. Returns how many it took: 0 if the class needs a slab. `base` is the arena's first address.
+    /// last. Returns what it took: nothing if the class needs a slab. `base` is the arena's first address; `out` has at most
+    /// [`BATCH_MAX`] places.
     pub fn refill<R: Records + ?Sized>(
         &mut self,
         records: &mut R,
         base: usize,
         out: &mut [usize],
-    ) -> usize {
-        let batch = batch(self.number());
+    ) -> Taken {
+        let batch = self.geometry.batch();
         if out.len() >= batch && self.depot_len > 0 {
             self.depot_len -= 1;
             let full = &self.depot[usize::from(self.depot_len)][..batch];
             out[..batch].copy_from_slice(full);
-            return batch;
+            return Taken {
+                count: batch,
+                fresh: 0,
+            };
         }
-        let mut taken = 0;
-        while taken < out.len()
+        let (mut count, mut fresh) = (0, 0);
+        while count < out.len()
             && let Some(&unit) = self.heads.iter().find(|&&head| head != NONE)
         {
-            taken += self.take(records, unit, base, &mut out[taken..]);
+            let slab = records.slab(unit);
+            let place = &mut out[count..];
+            let wanted = place.len().min(usize::from(slab.free));
+            let start = base + unit as usize * UNIT;
+            let (size, constructs) = (self.geometry.size(), self.geometry.constructs());
+            fresh |= slab.take(start, size, constructs, &mut place[..wanted]) << count;
+            count += wanted;
+            self.relist(records, unit);
         }
-        self.free -= taken;
-        out[..taken].reverse();
-        taken
-    }
-
-    /// Takes objects of one slab, lowest addresses first.
-    fn take<R: Records + ?Sized>(
-        &mut self,
-        records: &mut R,
-        unit: u32,
-        base: usize,
-        out: &mut [usize],
-    ) -> usize {
-        let start = base + unit as usize * UNIT;
-        let size = size(self.number());
-        let slab = records.slab(unit);
-        let mut taken = 0;
-        while taken < out.len() && taken < usize::from(slab.free) {
-            let word = &mut slab.bits[usize::from(slab.hint)];
-            if *word == 0 {
-                slab.hint += 1;
-                continue;
-            }
-            let index = usize::from(slab.hint) * 64 + word.trailing_zeros() as usize;
-            *word &= *word - 1;
-            out[taken] = start + index * size;
-            taken += 1;
+        self.free -= count;
+        out[..count].reverse();
+        if fresh != 0 {
+            fresh = fresh.reverse_bits() >> (64 - count);
         }
-        slab.free -= taken as u16;
-        self.relist(records, unit);
-        taken
+        Taken { count, fresh }
     }
 
     /// Gives the class a slab: units that belong to nobody, the first of which is `unit`.
     pub fn add<R: Records + ?Sized>(&mut self, records: &mut R, unit: u32) {
-        for back in 0..units(self.number()) as u32 {
+        for back in 0..self.geometry.units() as u32 {
             let slab = records.slab(unit + back);
-            slab.class = self.class;
+            slab.owner = self.owner;
             slab.back = back as u8;
         }
-        let objects = self.objects();
+        let objects = self.geometry.objects();
         let slab = records.slab(unit);
         slab.free = objects as u16;
         slab.hint = 0;
@@ -205,6 +283,9 @@ impl Class {
         for (at, word) in slab.bits.iter_mut().enumerate().take(objects.div_ceil(64)) {
             let there = (objects - at * 64).min(64);
             *word = u64::MAX >> (64 - there);
+        }
+        if self.geometry.constructs() {
+            slab.bits[CONSTRUCTED..].fill(0);
         }
         self.slabs += 1;
         self.free += objects;
@@ -221,7 +302,7 @@ impl Class {
         base: usize,
         objects: &[usize],
     ) -> Result<Emptied, Fault> {
-        let batch = batch(self.number());
+        let batch = self.geometry.batch();
         if objects.len() == batch && usize::from(self.depot_len) < DEPOT_BATCHES {
             self.depot[usize::from(self.depot_len)][..batch].copy_from_slice(objects);
             self.depot_len += 1;
@@ -241,10 +322,41 @@ impl Class {
         objects: &[usize],
     ) -> Result<Emptied, Fault> {
         let mut emptied = Emptied(NONE);
-        for &address in objects {
-            self.put(records, base, address, &mut emptied)?;
+        let mut rest = objects;
+        while let Some(&address) = rest.first() {
+            let first = self.first(records, base, address)?;
+            let start = base + first as usize * UNIT;
+            let (count, fault) = records.slab(first).put(start, &self.geometry, rest);
+            self.free += count;
+            if count > 0 {
+                self.settle(records, first, &mut emptied);
+            }
+            if let Some(fault) = fault {
+                return Err(fault);
+            }
+            rest = &rest[count..];
         }
         Ok(emptied)
+    }
+
+    /// Takes back objects whose constructor has failed: they are not constructed.
+    ///
+    /// # Errors
+    /// As [`Class::flush`].
+    pub fn give_up<R: Records + ?Sized>(
+        &mut self,
+        records: &mut R,
+        base: usize,
+        objects: &[usize],
+    ) -> Result<Emptied, Fault> {
+        for &address in objects {
+            let first = self.first(records, base, address)?;
+            let offset = address - base - first as usize * UNIT;
+            let index = self.geometry.index(offset);
+            let index = index.ok_or(Fault::Interior(address))?;
+            records.slab(first).bits[CONSTRUCTED + index / 64] &= !(1 << (index % 64));
+        }
+        self.release(records, base, objects)
     }
 
     /// Returns one batch of the depot to the slabs. `None` if the depot is empty.
@@ -258,55 +370,54 @@ impl Class {
     ) -> Option<Result<Emptied, Fault>> {
         self.depot_len = self.depot_len.checked_sub(1)?;
         let full = self.depot[usize::from(self.depot_len)];
-        Some(self.release(records, base, &full[..batch(self.number())]))
+        Some(self.release(records, base, &full[..self.geometry.batch()]))
     }
 
-    fn put<R: Records + ?Sized>(
-        &mut self,
+    /// The empty slabs of a class with a constructor: the caller destructs what [`Slab::take_constructed`] says of each, before its
+    /// units go back.
+    pub fn take_waiting(&mut self) -> Emptied {
+        core::mem::replace(&mut self.waiting, Emptied(NONE))
+    }
+
+    /// The first unit of the slab in which an address lies.
+    fn first<R: Records + ?Sized>(
+        &self,
         records: &mut R,
         base: usize,
         address: usize,
-        emptied: &mut Emptied,
-    ) -> Result<(), Fault> {
+    ) -> Result<u32, Fault> {
         let unit = ((address - base) / UNIT) as u32;
         let record = records.slab(unit);
-        if record.class != self.class {
+        if record.owner != self.owner {
             return Err(Fault::Unknown(address));
         }
-        let first = unit - u32::from(record.back);
-        let offset = address - base - first as usize * UNIT;
-        let index = offset / size(self.number());
-        if index * size(self.number()) != offset || index >= self.objects() {
-            return Err(Fault::Interior(address));
+        Ok(unit - u32::from(record.back))
+    }
+
+    /// After objects came back to a slab: an empty one leaves the class.
+    fn settle<R: Records + ?Sized>(&mut self, records: &mut R, first: u32, emptied: &mut Emptied) {
+        let objects = self.geometry.objects();
+        if usize::from(records.slab(first).free) < objects {
+            return self.relist(records, first);
         }
-        let slab = records.slab(first);
-        let (at, bit) = (index / 64, 1 << (index % 64));
-        if slab.bits[at] & bit != 0 {
-            return Err(Fault::Twice(address));
+        self.unlink(records, first);
+        self.slabs -= 1;
+        self.free -= objects;
+        for back in 0..self.geometry.units() as u32 {
+            records.slab(first + back).owner = 0;
         }
-        slab.bits[at] |= bit;
-        slab.hint = slab.hint.min(at as u8);
-        slab.free += 1;
-        self.free += 1;
-        if usize::from(slab.free) == self.objects() {
-            self.unlink(records, first);
-            let whole = self.objects();
-            self.slabs -= 1;
-            self.free -= whole;
-            for back in 0..units(self.number()) as u32 {
-                records.slab(first + back).class = 0;
-            }
-            records.slab(first).next = emptied.0;
-            emptied.0 = first;
-            return Ok(());
-        }
-        self.relist(records, first);
-        Ok(())
+        let chain = if self.geometry.constructs() {
+            &mut self.waiting
+        } else {
+            emptied
+        };
+        records.slab(first).next = chain.0;
+        chain.0 = first;
     }
 
     /// Puts a slab on the list that its free objects say.
     fn relist<R: Records + ?Sized>(&mut self, records: &mut R, unit: u32) {
-        let objects = self.objects();
+        let objects = self.geometry.objects();
         let slab = records.slab(unit);
         let wanted = match usize::from(slab.free) {
             0 => UNLISTED,

@@ -24,7 +24,8 @@
 //! # Model
 //! - **M1** An address is in exactly one place: the program, a magazine, the depot, or a slab's bitmap.
 //! - **M2** A unit belongs to a slab from [`Class::add`] until the slab is in a chain of [`Emptied`].
-//! - **M3** A slab whose objects are all free is on no list. [`Class::flush`] returns it at once.
+//! - **M3** A slab whose objects are all free is on no list. [`Class::flush`] returns it at once; [`Class::take_waiting`] does if its class has a
+//!   constructor.
 //! - **M4** The sum of limit times size over a thread's magazines is at most its cap: [`Limits`].
 //! - **M5** Backed units that hold nothing are at most the bound of [`Spans::bound`] after [`Spans::excess`] returned `None`.
 //!
@@ -39,15 +40,17 @@
 //! A wrong address is a [`Fault`] and changes nothing.
 //!
 //! # Not done
-//! Runs of several whole spans. Caches of constructed objects. Huge pages: a span knows whether it was broken, but nobody asks for huge pages yet.
+//! Runs of several whole spans. Huge pages: a span knows whether it was broken, but nobody asks for huge pages yet.
 
 mod class;
+mod geometry;
 mod limits;
 mod mappings;
 mod sizes;
 mod span;
 
-pub use class::{Class, Emptied, Fault, Records, Slab};
+pub use class::{Class, Emptied, Fault, Records, Slab, Taken};
+pub use geometry::Geometry;
 pub use limits::Limits;
 pub use mappings::{Mapping, Mappings};
 pub use sizes::{

@@ -89,7 +89,12 @@ pub const fn units(class: usize) -> usize {
 
 /// Objects that move at once between a magazine and its class.
 pub const fn batch(class: usize) -> usize {
-    clamp(BATCH_BYTES / size(class), 2, BATCH_MAX)
+    batch_of(size(class))
+}
+
+/// Objects of this size that move at once.
+pub(crate) const fn batch_of(size: usize) -> usize {
+    clamp(BATCH_BYTES / size, 2, BATCH_MAX)
 }
 
 /// Objects that a magazine of this class may hold at most.

@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use windlass_slab::{
-    BATCH_MAX, CLASSES, Class, Emptied, Fault, Limits, Mapping, Mappings, SPAN, SPAN_UNITS, Slab,
-    Span, Spans, UNIT, batch, limit_max, size, units,
+    BATCH_MAX, CLASSES, Class, Emptied, Fault, Geometry, Limits, Mapping, Mappings, SPAN,
+    SPAN_UNITS, Slab, Span, Spans, UNIT, batch, limit_max, size, units,
 };
 
 const BASE: usize = 7 * SPAN;
@@ -47,7 +47,9 @@ impl World {
         let mut spans = Spans::new();
         spans.extend(BASE, Vec::leak(vec![Span::default(); SPANS]));
         Self {
-            classes: (0..CLASSES).map(Class::new).collect(),
+            classes: (0..CLASSES)
+                .map(|class| Class::new(class as u16, Geometry::of_class(class.max(1))))
+                .collect(),
             slabs: vec![Slab::default(); SPANS * SPAN_UNITS],
             spans,
             map: vec![0; SPANS * SPAN_UNITS],
@@ -115,7 +117,9 @@ impl World {
         let limit = self.limits[thread].get(class).max(1);
         let mut out = [0; BATCH_MAX];
         let out = &mut out[..limit.min(batch(class))];
-        let mut taken = self.classes[class].refill(self.slabs.as_mut_slice(), BASE, out);
+        let mut taken = self.classes[class]
+            .refill(self.slabs.as_mut_slice(), BASE, out)
+            .count;
         if taken == 0 {
             let Some(unit) = self.take_units(units(class), 1) else {
                 return false;
@@ -125,7 +129,9 @@ impl World {
                 assert_eq!(self.map[unit as usize + at], 0, "M2");
                 self.map[unit as usize + at] = class as u8;
             }
-            taken = self.classes[class].refill(self.slabs.as_mut_slice(), BASE, out);
+            taken = self.classes[class]
+                .refill(self.slabs.as_mut_slice(), BASE, out)
+                .count;
         }
         assert!(taken > 0);
         self.magazines[thread][class].extend(&out[..taken]);

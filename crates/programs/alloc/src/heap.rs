@@ -5,8 +5,8 @@ use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering::*};
 
 use windlass_memory::options::{ALL, Key};
 use windlass_slab::{
-    CLASSES, Class, Emptied, Fault, Mapping, Mappings, Records, SPAN, SPAN_UNITS, Slab, Span,
-    Spans, UNIT, units,
+    CLASSES, Class, Emptied, Fault, Geometry, Mapping, Mappings, Records, SPAN, SPAN_UNITS, Slab,
+    Span, Spans, UNIT, units,
 };
 
 use crate::lock::Lock;
@@ -45,10 +45,10 @@ pub static HOT: Hot = Hot {
 };
 
 static LOCKS: [Lock<Class>; CLASSES] = {
-    let mut locks = [const { Lock::new(Class::new(0)) }; CLASSES];
+    let mut locks = [const { Lock::new(Class::new(1, Geometry::of_class(1))) }; CLASSES];
     let mut class = 1;
     while class < CLASSES {
-        locks[class] = Lock::new(Class::new(class));
+        locks[class] = Lock::new(Class::new(class as u16, Geometry::of_class(class)));
         class += 1;
     }
     locks
@@ -212,7 +212,7 @@ fn take_units(units: usize, align: usize) -> Option<(u32, bool)> {
 pub fn refill(class: usize, out: &mut [usize]) -> usize {
     let mut held = LOCKS[class].lock();
     loop {
-        let taken = held.refill(&mut Table, HOT.base.load(Relaxed), out);
+        let taken = held.refill(&mut Table, HOT.base.load(Relaxed), out).count;
         if taken > 0 {
             return taken;
         }
