@@ -174,9 +174,9 @@ pub struct Taken {
     pub fresh: u64,
 }
 
-/// A size class, or an object cache.
+/// A size class, or an object cache. `DEPOT` is the number of batches that its depot holds: 0 where there are no magazines.
 #[derive(Debug)]
-pub struct Class {
+pub struct Class<const DEPOT: usize = DEPOT_BATCHES> {
     owner: u16,
     depot_len: u8,
     geometry: Geometry,
@@ -185,10 +185,10 @@ pub struct Class {
     free: usize,
     /// Empty slabs with constructed objects.
     waiting: Emptied,
-    depot: [[usize; BATCH_MAX]; DEPOT_BATCHES],
+    depot: [[usize; BATCH_MAX]; DEPOT],
 }
 
-impl Class {
+impl<const DEPOT: usize> Class<DEPOT> {
     /// A class without slabs; `owner` is its number, which is not 0.
     pub const fn new(owner: u16, geometry: Geometry) -> Self {
         Self {
@@ -199,7 +199,7 @@ impl Class {
             slabs: 0,
             free: 0,
             waiting: Emptied(NONE),
-            depot: [[0; BATCH_MAX]; DEPOT_BATCHES],
+            depot: [[0; BATCH_MAX]; DEPOT],
         }
     }
 
@@ -303,7 +303,7 @@ impl Class {
         objects: &[usize],
     ) -> Result<Emptied, Fault> {
         let batch = self.geometry.batch();
-        if objects.len() == batch && usize::from(self.depot_len) < DEPOT_BATCHES {
+        if objects.len() == batch && usize::from(self.depot_len) < DEPOT {
             self.depot[usize::from(self.depot_len)][..batch].copy_from_slice(objects);
             self.depot_len += 1;
             return Ok(Emptied(NONE));

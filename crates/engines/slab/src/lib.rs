@@ -54,8 +54,8 @@ pub use geometry::Geometry;
 pub use limits::Limits;
 pub use mappings::{Mapping, Mappings};
 pub use sizes::{
-    BATCH_MAX, CLASSES, SMALL_MAX, TABLE_FINE, TABLE_WIDE, aligned_class, batch, class_of,
-    limit_first, limit_max, size, units,
+    BATCH_MAX, CLASSES, MAGAZINE_MAX, PLACES, SMALL_MAX, TABLE_FINE, TABLE_WIDE, aligned_class,
+    batch, batch_of, class_of, limit_first, limit_max, size, units,
 };
 pub use span::{Range, Span, Spans};
 

@@ -4,6 +4,8 @@ use crate::UNIT;
 
 /// Number of classes, with class 0, which has no objects.
 pub const CLASSES: usize = 42;
+/// Places for magazines: size classes, then object caches.
+pub const PLACES: usize = 64;
 /// The largest size that has a class.
 pub const SMALL_MAX: usize = 32 << 10;
 /// The most objects that move between a magazine and its class at once.
@@ -14,7 +16,8 @@ const BATCH_BYTES: usize = 16 << 10;
 /// Bytes that a magazine may hold, where that is more than [`MAGAZINE_MIN`] objects.
 const MAGAZINE_BYTES: usize = 128 << 10;
 const MAGAZINE_MIN: usize = 4;
-const MAGAZINE_MAX: usize = 512;
+/// Objects that a magazine may hold, whatever their size.
+pub const MAGAZINE_MAX: usize = 512;
 const CACHE_LINE: usize = 64;
 
 const SIZES: [u32; CLASSES] = sizes();
@@ -93,18 +96,28 @@ pub const fn batch(class: usize) -> usize {
 }
 
 /// Objects of this size that move at once.
-pub(crate) const fn batch_of(size: usize) -> usize {
+pub const fn batch_of(size: usize) -> usize {
     clamp(BATCH_BYTES / size, 2, BATCH_MAX)
 }
 
 /// Objects that a magazine of this class may hold at most.
 pub const fn limit_max(class: usize) -> usize {
-    clamp(MAGAZINE_BYTES / size(class), MAGAZINE_MIN, MAGAZINE_MAX)
+    limit_max_of(size(class))
+}
+
+/// Objects of this size that a magazine may hold at most.
+pub(crate) const fn limit_max_of(size: usize) -> usize {
+    clamp(MAGAZINE_BYTES / size, MAGAZINE_MIN, MAGAZINE_MAX)
 }
 
 /// Objects that a magazine of this class may hold at first: at least a cache line, so that two threads share none.
 pub const fn limit_first(class: usize) -> usize {
-    clamp(CACHE_LINE / size(class), MAGAZINE_MIN, MAGAZINE_MAX)
+    limit_first_of(size(class))
+}
+
+/// Objects of this size that a magazine may hold at first.
+pub(crate) const fn limit_first_of(size: usize) -> usize {
+    clamp(CACHE_LINE / size, MAGAZINE_MIN, MAGAZINE_MAX)
 }
 
 const fn clamp(value: usize, min: usize, max: usize) -> usize {

@@ -113,7 +113,7 @@ impl World {
 
     /// Fills an empty magazine; `false` if the arena is full.
     fn refill(&mut self, thread: usize, class: usize) -> bool {
-        self.limits[thread].grow(class, usize::MAX);
+        self.limits[thread].grow(class, size(class), usize::MAX);
         let limit = self.limits[thread].get(class).max(1);
         let mut out = [0; BATCH_MAX];
         let out = &mut out[..limit.min(batch(class))];
@@ -158,7 +158,7 @@ impl World {
         self.magazines[thread][class].push(address);
         let held = self.magazines[thread][class].len();
         if held > self.limits[thread].get(class) {
-            self.limits[thread].grow(class, usize::MAX);
+            self.limits[thread].grow(class, size(class), usize::MAX);
             if held > self.limits[thread].get(class) {
                 self.flush(thread, class, held.min(batch(class)));
             }

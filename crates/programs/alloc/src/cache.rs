@@ -256,20 +256,20 @@ impl Cache {
     /// Raises a magazine's limit, if the caps allow it. One that may not even hold a batch takes from another.
     fn grow(&self, class: usize) {
         let limits = self.limits();
-        if !limits.wants(class) {
+        if !limits.wants(class, size(class)) {
             return;
         }
         let before = limits.bytes();
         let cap = PROCESS_CAP_MIN.max(HOT.units.load(Relaxed) * UNIT / PROCESS_SHARE);
         let spare = cap.saturating_sub(CACHED.load(Relaxed));
-        if limits.grow(class, spare) == 0
+        if limits.grow(class, size(class), spare) == 0
             && limits.get(class) < batch(class)
             && let Some(other) = limits.give_way(class)
         {
             let kept = limits.get(other);
             self.flush_to(other, kept);
             self.publish(other);
-            limits.grow(class, spare + before - limits.bytes());
+            limits.grow(class, size(class), spare + before - limits.bytes());
         }
         CACHED.fetch_add(limits.bytes().wrapping_sub(before), Relaxed);
         self.publish(class);
