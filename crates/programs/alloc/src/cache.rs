@@ -387,7 +387,14 @@ pub fn release_all(is_child: bool) {
         each(&all.first, |cache| {
             if cache.state.load(Relaxed) == LIVE && !ptr::eq(cache, own) {
                 // Its thread may have lowered a limit below what the magazine still holds.
-                cache.limits().take_over(|class| cache.limit(class));
+                let limit = |class| {
+                    if class < CLASSES {
+                        cache.limit(class)
+                    } else {
+                        0
+                    }
+                };
+                cache.limits().take_over(limit);
                 cache.state.store(ORPHAN, Relaxed);
                 orphans += 1;
             }

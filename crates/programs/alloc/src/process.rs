@@ -22,8 +22,9 @@ static START: extern "C" fn() = start;
 /// Runs before the program's constructors. What allocates earlier is the first thread, which needs nothing of this.
 extern "C" fn start() {
     // A closure without captures: nothing is allocated.
-    std::panic::set_hook(Box::new(|_| {
-        report::die(format_args!("a bug in the allocator"))
+    std::panic::set_hook(Box::new(|info| match info.location() {
+        Some(place) => report::die(format_args!("a bug in the allocator, {place}")),
+        None => report::die(format_args!("a bug in the allocator")),
     }));
     let mut key = 0;
     // SAFETY: the destructor stays loaded.
