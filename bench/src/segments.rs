@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
-use windlass_shm::advise_huge;
+use windlass_shm::Table;
 
 use crate::frames::{SEGMENT_HEADERS, SEGMENT_MSS, SENDER, segment, segment_number, sink_address};
 use crate::generator::{Ends, Outlet};
@@ -278,11 +278,7 @@ impl<'f> Seen<'f> {
 /// # Errors
 /// If the places are smaller than what is to be copied.
 pub fn memcpy_rate(from: &Buffers, to: &Buffers, bytes: u32, time: Duration) -> Result<f64> {
-    let filled = |bytes: u32, value: u8| {
-        let memory = vec![value; bytes as usize];
-        advise_huge((memory.as_ptr(), memory.len()));
-        memory
-    };
+    let filled = |bytes: u32, value: u8| Table::new(bytes as usize, || value);
     let (source, mut target) = (filled(from.bytes(), 1), filled(to.bytes(), 2));
     let (bytes, stride) = (bytes as usize, from.stride as usize);
     let places: Vec<usize> = (0..target.len() / bytes).map(|i| i * bytes).collect();

@@ -2,7 +2,7 @@
 //!
 //! # Purpose
 //! Everything that another process may write while we read it passes through this crate. A
-//! [`Mapping`] is one shared memory object; a [`Foreign`] is a piece of it that was found to lie
+//! [`Mapping`] is one shared memory object, over a [`Region`]; a [`Foreign`] is a piece of it that was found to lie
 //! inside; it can be copied, and nothing else. There is never a Rust reference into it.
 //!
 //! # Where it sits
@@ -35,14 +35,18 @@ mod copy;
 mod foreign;
 mod mapping;
 mod quota;
+mod region;
 mod sigbus;
+mod smaps;
 mod tails;
 pub mod word;
 
 pub use copy::{Isa, copy_in, copy_out, copy_through, snapshot};
 pub use foreign::{Foreign, ForeignMut};
-pub use mapping::{HugePages, MAP_BYTES_MAX, MapError, Mapping, advise_huge};
+pub use mapping::{MAP_BYTES_MAX, MapError, Mapping};
 pub use quota::{Pool, Quota};
+pub use region::{Extent, HUGE_MIN, HUGE_PAGE_BYTES, HugePages, Pages, Region, Table};
 pub use sigbus::{install as install_sigbus_handler, regions_in_use};
+pub use smaps::{Backing, backings, reason};
 pub use tails::{ARENA_BYTES, ARENA_SLOT, SegStore, Tails};
 pub use windlass_sync::qsbr::Section;

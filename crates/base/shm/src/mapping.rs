@@ -1,33 +1,23 @@
 //! One shared memory object, mapped.
 
 use core::sync::atomic::Ordering;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 
-use rustix::fs::{
-    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate,
-    memfd_create,
-};
+use rustix::fs::{SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use thiserror::Error;
 use windlass_sync::qsbr::Section;
 
 use crate::foreign::{Foreign, ForeignMut};
 use crate::quota::{Charge, Quota};
+use crate::region::{Extent, HUGE_PAGE_BYTES, HugePages, Pages, Region, SIZE};
 use crate::sigbus::{ENTRIES, Watch};
 use crate::word;
 
 /// Magic number of hugetlbfs (linux/magic.h).
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
-/// Huge pages of our own.
-const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// The largest object that is mapped for a peer, in bytes: all that a guest may have.
 pub const MAP_BYTES_MAX: u64 = 512 << 30;
-
-/// Ordinary pages.
-const PLAIN: MemfdFlags = MemfdFlags::CLOEXEC.union(MemfdFlags::ALLOW_SEALING);
-/// The size stays.
-const SIZE: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
 /// Why memory could not be mapped.
 #[derive(Debug, Error)]
@@ -67,29 +57,14 @@ pub enum MapError {
     System(&'static str, #[source] rustix::io::Errno),
 }
 
-/// Whether huge pages are wanted for memory of our own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HugePages {
-    /// Ordinary pages.
-    No,
-    /// 2 MiB pages where the host has some free, else ordinary ones.
-    Try,
-}
-
 /// A mapped shared memory object: ours, or a peer's. Unmapped when dropped.
 #[derive(Debug)]
 pub struct Mapping {
-    base: *mut u8,
-    len: usize,
-    huge: bool,
-    watch: Option<Watch>,
+    /// Dropped before the region: the handler never maps zeros over addresses that were given back.
+    watch: Watch,
+    region: Region,
     _charge: Option<Charge>,
 }
-
-// SAFETY: a mapping is a range of addresses; every access to it is atomic or assembly, whichever thread does it.
-unsafe impl Send for Mapping {}
-// SAFETY: as above.
-unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Makes a memory object of our own and maps it. Sealed against shrinking, growing and
@@ -102,17 +77,8 @@ impl Mapping {
         if len == 0 {
             return Err(MapError::Length(0));
         }
-        if huge == HugePages::Try {
-            let round = len.next_multiple_of(HUGE_PAGE_BYTES);
-            let flags = MemfdFlags::CLOEXEC
-                | MemfdFlags::ALLOW_SEALING
-                | MemfdFlags::HUGETLB
-                | MemfdFlags::HUGE_2MB;
-            if let Ok(made) = Self::create_with(name, round, flags, SIZE | SealFlags::SEAL) {
-                return Ok(made);
-            }
-        }
-        Self::create_with(name, len, PLAIN, SIZE | SealFlags::SEAL)
+        let (region, fd) = Region::shared(name, len, huge, SIZE | SealFlags::SEAL)?;
+        Ok((Self::with_region(region, None)?, fd))
     }
 
     /// The same in ordinary pages, for a peer that has to be kept from punching holes: once it has mapped the memory,
@@ -124,7 +90,8 @@ impl Mapping {
         if len == 0 {
             return Err(MapError::Length(0));
         }
-        Self::create_with(name, len, PLAIN, SIZE)
+        let (region, fd) = Region::shared(name, len, HugePages::No, SIZE)?;
+        Ok((Self::with_region(region, None)?, fd))
     }
 
     /// Seals memory of [`Mapping::create_open`]: whoever has mapped it writes on, but nobody maps it to write any more, and no page is ever
@@ -139,34 +106,13 @@ impl Mapping {
         Ok(())
     }
 
-    fn create_with(
-        name: &str,
-        len: usize,
-        flags: MemfdFlags,
-        seals: SealFlags,
-    ) -> Result<(Mapping, OwnedFd), MapError> {
-        let huge = flags.contains(MemfdFlags::HUGETLB);
-        let fd = memfd_create(name, flags).map_err(|e| MapError::System("memfd_create", e))?;
-        ftruncate(&fd, len as u64).map_err(|e| MapError::System("ftruncate", e))?;
-        fcntl_add_seals(&fd, seals).map_err(|e| MapError::System("F_ADD_SEALS", e))?;
-        let base = map(
-            fd.as_fd(),
-            len,
-            if huge {
-                MapFlags::POPULATE
-            } else {
-                MapFlags::empty()
-            },
-        )?;
-        let mut mapping = Mapping {
-            base,
-            len,
-            huge,
-            watch: None,
-            _charge: None,
-        };
-        mapping.watch = Some(Watch::new(base as usize, len).ok_or(MapError::TooMany)?);
-        Ok((mapping, fd))
+    fn with_region(region: Region, charge: Option<Charge>) -> Result<Mapping, MapError> {
+        let watch = Watch::new(region.base() as usize, region.len()).ok_or(MapError::TooMany)?;
+        Ok(Mapping {
+            watch,
+            region,
+            _charge: charge,
+        })
     }
 
     /// Maps `len` bytes of a peer's memory object, from its start, and counts it in a quota.
@@ -179,9 +125,7 @@ impl Mapping {
         len: u64,
     ) -> Result<Mapping, MapError> {
         let charge = quota.charge().ok_or(MapError::Quota(quota.max()))?;
-        let mut mapping = Mapping::with_pages(fd, len, quota.page_bytes_max())?;
-        mapping._charge = Some(charge);
-        Ok(mapping)
+        Mapping::with_pages(fd, len, quota.page_bytes_max(), Some(charge))
     }
 
     /// Maps `len` bytes of a peer's memory object, from its start, if its pages have at most 2 MiB.
@@ -189,10 +133,15 @@ impl Mapping {
     /// # Errors
     /// Refuses what the peer could use against us: see [`MapError`].
     pub fn foreign(fd: BorrowedFd<'_>, len: u64) -> Result<Mapping, MapError> {
-        Mapping::with_pages(fd, len, HUGE_PAGE_BYTES as u64)
+        Mapping::with_pages(fd, len, HUGE_PAGE_BYTES as u64, None)
     }
 
-    fn with_pages(fd: BorrowedFd<'_>, len: u64, max: u64) -> Result<Mapping, MapError> {
+    fn with_pages(
+        fd: BorrowedFd<'_>,
+        len: u64,
+        max: u64,
+        charge: Option<Charge>,
+    ) -> Result<Mapping, MapError> {
         if len == 0 || len > MAP_BYTES_MAX {
             return Err(MapError::Length(len));
         }
@@ -207,16 +156,7 @@ impl Mapping {
         if len > has {
             return Err(MapError::Size { wanted: len, has });
         }
-        let base = map(fd, len as usize, MapFlags::empty())?;
-        let mut mapping = Mapping {
-            base,
-            len: len as usize,
-            huge,
-            watch: None,
-            _charge: None,
-        };
-        mapping.watch = Some(Watch::new(base as usize, len as usize).ok_or(MapError::TooMany)?);
-        Ok(mapping)
+        Mapping::with_region(Region::of(fd, len as usize, Pages::Peers)?, charge)
     }
 
     /// Device and inode of a peer's memory object: the same object has the same ones.
@@ -232,46 +172,49 @@ impl Mapping {
     /// Length in bytes.
     #[inline(always)]
     pub fn len(&self) -> usize {
-        self.len
+        self.region.len()
     }
 
     /// Never true: an empty object is not mapped.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len() == 0
     }
 
     /// Has the kernel put memory behind every page now, rather than when somebody touches it. A wish (Linux 5.14).
     pub fn populate(&self) {
-        let advice = rustix::mm::Advice::LinuxPopulateWrite;
-        // SAFETY: this mapping, whose contents stay as they are.
-        let _ = unsafe { rustix::mm::madvise(self.base.cast(), self.len, advice) };
+        let _ = self.region.populate();
     }
 
-    /// Whether huge pages are behind it.
+    /// Whether it is memory of our own in huge pages.
     pub fn is_huge(&self) -> bool {
-        self.huge
+        matches!(self.extent().pages, Pages::Transparent | Pages::Hugetlb)
+    }
+
+    /// Where it lies and which pages it has.
+    pub fn extent(&self) -> Extent {
+        self.region.extent()
     }
 
     /// The first address, for ports that derive ring pointers from it.
     #[inline(always)]
     pub fn base(&self) -> *mut u8 {
-        self.base
+        self.region.base()
     }
 
     /// Whether the peer took the memory away, so that zeros are mapped in its place.
     #[inline(always)]
     pub fn is_dead(&self) -> bool {
-        self.watch.as_ref().is_some_and(Watch::is_dead)
+        self.watch.is_dead()
     }
 
     /// The address of `len` bytes at `offset`, if they lie inside.
     #[inline(always)]
     pub fn find(&self, offset: u64, len: usize) -> Option<*mut u8> {
         let end = offset.checked_add(len as u64)?;
-        if end > self.len as u64 {
+        if end > self.len() as u64 {
             return None;
         }
-        Some(self.base.wrapping_add(offset as usize))
+        Some(self.base().wrapping_add(offset as usize))
     }
 
     /// `len` bytes at `offset` to be read, if they lie inside.
@@ -360,47 +303,12 @@ accessors! {
     load_u64, store_u64, u64;
 }
 
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        self.watch = None;
-        // SAFETY: the range was mapped by `map` and nobody uses it any more: slices borrow the mapping.
-        let _ = unsafe { munmap(self.base.cast(), self.len) };
-    }
-}
-
-fn map(fd: BorrowedFd<'_>, len: usize, extra: MapFlags) -> Result<*mut u8, MapError> {
-    // SAFETY: a new mapping at an address of the kernel's choice.
-    let p = unsafe {
-        mmap(
-            core::ptr::null_mut(),
-            len,
-            ProtFlags::READ | ProtFlags::WRITE,
-            MapFlags::SHARED | extra,
-            fd,
-            0,
-        )
-    };
-    Ok(p.map_err(|e| MapError::System("mmap", e))?.cast())
-}
-
-/// Asks for huge pages behind memory of ours that was touched already, such as a large table
-/// (`MADV_COLLAPSE`, Linux 6.1). A wish: nothing is reported.
-pub fn advise_huge((start, len): (*const u8, usize)) {
-    const HUGE: usize = HUGE_PAGE_BYTES;
-    let first = (start as usize).next_multiple_of(HUGE);
-    let end = (start as usize).saturating_add(len) / HUGE * HUGE;
-    if first < end {
-        let at = first as *mut libc::c_void;
-        // SAFETY: the call moves whole pages of this process to larger ones and changes no contents; a range that is not
-        // mapped is refused.
-        let _ = unsafe { libc::madvise(at, end - first, libc::MADV_COLLAPSE) };
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::quota::Pool;
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+    use std::os::fd::AsFd;
 
     /// Memory of our own is shared with whoever maps the descriptor, and nothing beyond its end is reached.
     #[test]

@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use windlass_nic::rings::Wish;
-use windlass_shm::Quota;
+use windlass_shm::{Extent, Quota};
 use windlass_sys::netlink::Netlink;
 use windlass_sys::netns::NetnsId;
 use windlass_sys::shortcut::Passed;
@@ -196,6 +196,11 @@ pub trait Endpoint: Send {
     /// Where mappings of its peer's memory count.
     fn quota(&self) -> Option<&Quota> {
         None
+    }
+
+    /// The memory that rings and frames lie in: what it is, and where.
+    fn regions(&self) -> Vec<(&'static str, Extent)> {
+        Vec::new()
     }
 
     /// Frames that the kernel dropped before or behind the rings (a full socket buffer, a full device queue), since the

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 use std::sync::{Arc, OnceLock};
 
 use windlass_frame::Tick;
+use windlass_shm::{Extent, Table};
 
 use super::clash::{Clash, Clashes};
 use super::counters::Counters;
@@ -202,7 +203,7 @@ pub(super) struct Beyond {
 
 /// The forwarding table of one bridge. See the [module](super) for how it works.
 pub struct Fdb {
-    pub(super) buckets: Box<[Bucket]>,
+    pub(super) buckets: Table<Bucket>,
     pub(super) mask: u32,
     pub(super) seeds: Seeds,
     /// For each member, when it was last flushed: learned entries in the low half, fixed ones in the high half.
@@ -236,7 +237,7 @@ impl Fdb {
     /// An empty table within `limits`, and its one writer, which learns from `grace` when erased slots can be used
     /// again.
     pub fn new<G: Grace>(limits: Limits, grace: G) -> (Arc<Fdb>, FdbWriter<G>) {
-        let buckets = (0..limits.buckets()).map(|_| Bucket::default()).collect();
+        let buckets = Table::new(limits.buckets(), Bucket::default);
         let members = limits.members.clamp(1, MEMBERS_MAX);
         let zeros = |n: u32| (0..n).map(|_| AtomicU32::new(0)).collect();
         let fdb = Arc::new(Fdb {
@@ -257,10 +258,9 @@ impl Fdb {
         (fdb, writer)
     }
 
-    /// Address and length in bytes of the buckets: for whoever asks the kernel to back them with
-    /// huge pages (`MADV_COLLAPSE`), before the table is used.
-    pub fn memory(&self) -> (*const u8, usize) {
-        (self.buckets.as_ptr().cast(), size_of_val(&*self.buckets))
+    /// Where the buckets lie, if they have a region of their own.
+    pub fn extent(&self) -> Option<Extent> {
+        self.buckets.extent()
     }
 
     /// Whom to call, on a thread that forwards, when a member sends from an address that another one has for good: once,

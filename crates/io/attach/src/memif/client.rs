@@ -27,6 +27,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use windlass_shm::Extent;
 use windlass_sys::epoll::{Epoll, Interest};
 use windlass_sys::unix::{self, SocketKind};
 use windlass_sys::{Errno, eventfd};
@@ -315,6 +316,13 @@ impl Endpoint for MemifClient {
             reason: self.reason.clone(),
             details,
             connects: self.connects,
+        }
+    }
+
+    fn regions(&self) -> Vec<(&'static str, Extent)> {
+        match &self.state {
+            State::Up { view, .. } => view.regions(),
+            _ => Vec::new(),
         }
     }
 

@@ -31,7 +31,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use windlass_shm::{Mapping, Quota};
+use windlass_shm::{Extent, Mapping, Quota};
 use windlass_sys::epoll::{Epoll, Interest};
 use windlass_sys::{Errno, eventfd};
 
@@ -607,6 +607,13 @@ impl Endpoint for MemifServer {
 
     fn quota(&self) -> Option<&Quota> {
         Some(&self.config.quota)
+    }
+
+    fn regions(&self) -> Vec<(&'static str, Extent)> {
+        match &self.state {
+            State::Up { view, .. } => view.regions(),
+            _ => Vec::new(),
+        }
     }
 
     fn delete(&mut self) {

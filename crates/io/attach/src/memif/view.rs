@@ -100,6 +100,14 @@ impl View {
         &self.mappings
     }
 
+    /// As [`Endpoint::regions`](crate::endpoint::Endpoint::regions).
+    pub fn regions(&self) -> Vec<(&'static str, windlass_shm::Extent)> {
+        let mappings = self.mappings.iter();
+        mappings
+            .map(|mapping| ("memif", mapping.extent()))
+            .collect()
+    }
+
     /// Whether the connection is of no use any more.
     #[inline(always)]
     pub fn is_dead(&self) -> bool {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
+use windlass_shm::Extent;
 use windlass_sys::Errno;
 use windlass_sys::bpf::{LoadError, Program};
 use windlass_sys::epoll::{Epoll, Interest};
@@ -536,6 +537,11 @@ impl Endpoint for PacketEndpoint {
         self.drops += new.sum::<u64>();
         let attached = self.open.iter().flat_map(|o| &o.xdp);
         self.drops + attached.map(Attached::drops).sum::<u64>()
+    }
+
+    fn regions(&self) -> Vec<(&'static str, Extent)> {
+        let attached = self.open.iter().flat_map(|o| &o.xdp);
+        attached.map(|xdp| ("xdp", xdp.extent())).collect()
     }
 
     fn set_addresses(&mut self, addresses: &Addresses) -> bool {

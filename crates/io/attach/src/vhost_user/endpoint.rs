@@ -40,7 +40,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use windlass_shm::Quota;
+use windlass_shm::{Extent, Quota};
 use windlass_sys::epoll::{Epoll, Interest};
 use windlass_sys::unix::{self, BindError, Listener, SocketKind};
 use windlass_sys::{Errno, eventfd};
@@ -761,6 +761,12 @@ impl Endpoint for VhostEndpoint {
             connection.session.set_mtu(interface.mtu);
         }
         Ok(())
+    }
+
+    fn regions(&self) -> Vec<(&'static str, Extent)> {
+        let connection = self.connection.iter();
+        let extents = connection.flat_map(|connection| connection.session.extents());
+        extents.map(|extent| ("guest", extent)).collect()
     }
 
     fn mark(&self) -> Option<String> {

@@ -22,7 +22,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use windlass_shm::{MapError, Mapping, Quota};
+use windlass_shm::{Extent, MapError, Mapping, Quota};
 use windlass_sys::Errno;
 
 use super::guest_map::{BYTES_MAX, GuestMap, GuestMapError, Part, REGIONS_MAX};
@@ -130,6 +130,14 @@ impl Memory {
     pub fn bytes(&self) -> u64 {
         let sizes = self.known.iter().map(|known| known.region.len);
         sizes.fold(0, u64::saturating_add)
+    }
+
+    /// Every file that is mapped, once.
+    pub(super) fn extents(&self) -> Vec<Extent> {
+        let mut extents: Vec<_> = self.known.iter().map(|k| k.mapping.extent()).collect();
+        extents.sort_by_key(|extent| extent.start);
+        extents.dedup();
+        extents
     }
 
     /// The guest address of what the front end calls `user`.

@@ -32,7 +32,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use windlass_shm::{MapError, Quota};
+use windlass_shm::{Extent, MapError, Quota};
 use windlass_sys::eventfd;
 
 use super::device::{Device, Queue, StartError};
@@ -219,6 +219,11 @@ impl Session {
     /// Whether the guest's memory or rings were found unusable.
     pub fn is_broken(&self) -> bool {
         self.device.is_broken()
+    }
+
+    /// Where the guest's memory lies.
+    pub(super) fn extents(&self) -> Vec<Extent> {
+        self.device.memory.extents()
     }
 
     /// Tells the front end so, through the error descriptors of its rings.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use thiserror::Error;
-use windlass_shm::MapError;
+use windlass_shm::{Extent, MapError};
 use windlass_sys::Errno;
 use windlass_sys::ethtool;
 use windlass_sys::netlink::Link;
@@ -192,6 +192,11 @@ impl Attached {
         let counted = self.sockets.iter().filter_map(|s| s.statistics().ok());
         let kernels = counted.map(|s| s.rx_dropped + s.rx_ring_full + s.tx_invalid);
         kernels.sum::<u64>() + self.queues.iter().map(|q| q.refused()).sum::<u64>()
+    }
+
+    /// Where the memory of frames lies.
+    pub fn extent(&self) -> Extent {
+        self.memory.mapping().extent()
     }
 
     /// What there is to tell, by name.

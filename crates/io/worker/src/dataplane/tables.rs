@@ -16,9 +16,7 @@ impl DataPlane {
             members: self.members_max as u32,
             ..limits
         };
-        let (fdb, writer) = Fdb::new(limits, QsbrGrace::new(self.shared.domain.clone()));
-        windlass_shm::advise_huge(fdb.memory());
-        writer
+        Fdb::new(limits, QsbrGrace::new(self.shared.domain.clone())).1
     }
 
     /// Makes a worker the home of a bridge's table, in the place of a former one.
