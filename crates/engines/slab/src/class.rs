@@ -56,6 +56,11 @@ impl Slab {
         usize::from(self.owner)
     }
 
+    /// How many units before this one the slab starts.
+    pub fn units_before(&self) -> usize {
+        usize::from(self.back)
+    }
+
     /// The lowest constructed object of an empty slab: its index. It counts as destructed from now on.
     pub fn take_constructed(&mut self) -> Option<usize> {
         let words = &mut self.bits[CONSTRUCTED..];

@@ -217,7 +217,7 @@ impl Cache {
         let magazine = &self.magazines[class];
         let top = magazine.top.load(Relaxed);
         if slot(top).load(Relaxed) == object {
-            report::fault("free", Fault::Twice(object));
+            return report::fault("free", Fault::Twice(object));
         }
         self.grow(class);
         if self.limits().get(class) == 0 {

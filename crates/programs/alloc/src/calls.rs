@@ -9,7 +9,9 @@ use windlass_slab::{
 };
 
 use crate::cache::{self, Cache, slot};
+use crate::debug;
 use crate::heap::{self, HOT};
+use crate::options;
 use crate::report;
 use crate::sample;
 use crate::sys;
@@ -103,6 +105,9 @@ pub fn take(bytes: usize) -> *mut c_void {
 
 /// An object of a class, or one without; and whether it reads as zeros.
 fn take_from(class: Option<usize>, bytes: usize, align: usize) -> (*mut c_void, bool) {
+    if options::is_debugging() {
+        return (debug::take(bytes, align), false);
+    }
     // First: a cache that was adopted just now may have what is asked for.
     let cache = cache::own();
     if cache.is_some_and(|cache| cache.is_due(bytes)) {
@@ -187,7 +192,7 @@ pub unsafe extern "C" fn free(object: *mut c_void) {
 #[inline(never)]
 extern "C" fn release_slow(object: *mut c_void) {
     let address = object as usize;
-    if address == 0 {
+    if address == 0 || options::is_debugging() && debug::release(address) {
         return;
     }
     let class = heap::class_at(address);
@@ -195,7 +200,7 @@ extern "C" fn release_slow(object: *mut c_void) {
         return heap::release_large(address);
     }
     if !address.is_multiple_of(ALIGN_MIN) {
-        report::fault("free", Fault::Interior(address));
+        return report::fault("free", Fault::Interior(address));
     }
     match cache::own() {
         Some(cache) => cache.put(class, address),
@@ -205,6 +210,11 @@ extern "C" fn release_slow(object: *mut c_void) {
 
 /// Bytes of the object that starts there.
 fn len(call: &str, object: *mut c_void) -> usize {
+    if options::is_debugging()
+        && let Some(bytes) = debug::usable(call, object as usize)
+    {
+        return bytes;
+    }
     match heap::class_at(object as usize) {
         0 => heap::large_len(call, object as usize),
         class => size(class),
@@ -237,6 +247,11 @@ pub unsafe extern "C" fn realloc(object: *mut c_void, bytes: usize) -> *mut c_vo
     if bytes == 0 {
         release(object);
         return ptr::null_mut();
+    }
+    if options::is_debugging()
+        && let Some(new) = debug::resize(object as usize, bytes)
+    {
+        return or_enomem(new);
     }
     let old = len("realloc", object);
     let stays = bytes <= old && bytes >= old / 2;

@@ -195,6 +195,13 @@ pub fn class_at(address: usize) -> usize {
     unit_of(address).map_or(0, |unit| usize::from(map_entry(unit).load(Relaxed)))
 }
 
+/// How many units before this one its slab starts. An object of the slab is out.
+pub fn units_before(unit: usize) -> usize {
+    let record = HOT.slabs.load(Relaxed).wrapping_add(unit);
+    // SAFETY: a usable unit, which is part of a slab as long as the caller has an object of it: nobody writes where the slab starts.
+    unsafe { (*record).units_before() }
+}
+
 /// Takes a run of units: its address, and whether it reads as zeros.
 fn take_units(units: usize, align: usize) -> Option<(u32, bool)> {
     let mut arena = ARENA.lock();
@@ -386,7 +393,10 @@ pub fn large_len(call: &str, address: usize) -> usize {
         Some(_) => ARENA.lock().spans.len(address).map(|units| units * UNIT),
         None => MAPPINGS.lock().find(address).ok_or(Fault::Unknown(address)),
     };
-    result.unwrap_or_else(|fault| report::fault(call, fault))
+    result.unwrap_or_else(|fault| {
+        report::fault(call, fault);
+        0
+    })
 }
 
 /// Makes a large object, which stays one, longer or shorter without a copy: its address. `None`: it has to be copied.

@@ -47,6 +47,7 @@ extern crate std;
 mod arch;
 mod cache;
 mod calls;
+mod debug;
 mod figures;
 mod heap;
 mod lock;

@@ -36,6 +36,12 @@ pub fn get(key: Key) -> usize {
     VALUES[key as usize].load(Relaxed)
 }
 
+/// Whether a debugging word was named.
+#[inline(always)]
+pub fn is_debugging() -> bool {
+    STATE.load(Acquire) == DEBUGGING
+}
+
 /// Reads the options if there is an environment and nobody has read it. Whether they are read.
 #[cold]
 pub fn read() -> bool {

@@ -7,6 +7,7 @@ use core::sync::atomic::{AtomicU32, Ordering::*};
 use std::boxed::Box;
 
 use crate::cache::{self, Cache, DEAD, EMPTY};
+use crate::debug;
 use crate::heap;
 use crate::options;
 use crate::report;
@@ -64,14 +65,17 @@ unsafe extern "C" fn thread_ends(cache: *mut c_void) {
 unsafe extern "C" fn before_fork() {
     cache::hold_all();
     heap::hold_all();
+    debug::hold_all();
 }
 
 unsafe extern "C" fn after_fork_parent() {
+    debug::release_all();
     heap::release_all();
     cache::release_all(false);
 }
 
 unsafe extern "C" fn after_fork_child() {
+    debug::release_all();
     heap::release_all();
     cache::release_all(true);
 }

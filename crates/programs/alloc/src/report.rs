@@ -2,13 +2,16 @@
 
 use core::fmt::{self, Write};
 
+use windlass_memory::options::Key;
 use windlass_slab::Fault;
 
+use crate::debug;
+use crate::options;
 use crate::sys;
 
 /// A line on the stack; what does not fit is left out.
 struct Line {
-    text: [u8; 160],
+    text: [u8; 256],
     len: usize,
 }
 
@@ -25,7 +28,7 @@ impl Write for Line {
 /// Says it.
 pub fn say(what: fmt::Arguments<'_>) {
     let mut line = Line {
-        text: [0; 160],
+        text: [0; 256],
         len: 0,
     };
     // A line takes whatever is written.
@@ -36,17 +39,28 @@ pub fn say(what: fmt::Arguments<'_>) {
 /// Says it and aborts. No lock is held, because the program may have a handler for the signal.
 pub fn die(what: fmt::Arguments<'_>) -> ! {
     say(what);
+    abort()
+}
+
+/// Ends the process.
+pub fn abort() -> ! {
     // SAFETY: ends the process.
     unsafe { libc::abort() }
 }
 
-/// Names a wrong address and aborts.
+/// Names a wrong address and aborts, unless the options say otherwise.
 #[cold]
-pub fn fault(call: &str, fault: Fault) -> ! {
+pub fn fault(call: &str, fault: Fault) {
     let (address, what) = match fault {
         Fault::Unknown(address) => (address, "nothing is allocated there"),
         Fault::Interior(address) => (address, "not the start of an allocation"),
         Fault::Twice(address) => (address, "already freed"),
     };
-    die(format_args!("{call}({address:#x}): {what}"))
+    say(format_args!("{call}({address:#x}): {what}"));
+    if options::is_debugging() {
+        debug::stack();
+    }
+    if options::get(Key::Noabort) == 0 {
+        abort();
+    }
 }

@@ -41,6 +41,13 @@ pub fn make_usable(start: usize, len: usize) -> bool {
     unsafe { call(libc::SYS_mprotect, arguments) == 0 }
 }
 
+/// Makes memory untouchable.
+pub fn forbid(start: usize, len: usize) -> bool {
+    let arguments = [start, len, libc::PROT_NONE as usize, 0, 0, 0];
+    // SAFETY: memory of ours in which nobody has anything.
+    unsafe { call(libc::SYS_mprotect, arguments) == 0 }
+}
+
 /// Gives memory back to the kernel; the addresses stay ours and read as zeros.
 pub fn give_back(start: usize, len: usize) {
     if !discard(start, len) {
@@ -112,6 +119,23 @@ pub fn complain(text: &[u8]) {
     let arguments = [2, text.as_ptr() as usize, text.len(), 0, 0, 0];
     // SAFETY: reads the text.
     unsafe { call(libc::SYS_write, arguments) };
+}
+
+/// The thread's number.
+pub fn thread() -> u32 {
+    // SAFETY: asks for a number.
+    unsafe { call(libc::SYS_gettid, [0; 6]) as u32 }
+}
+
+/// CLOCK_MONOTONIC, in nanoseconds.
+pub fn now_ns() -> u64 {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: writes the time.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// Sets `errno`.

@@ -288,7 +288,7 @@ static void calls(void) {
     *p = 'x';
     for (size_t n = 1; n < 300 << 20; n = n * 5 / 4 + 1) {
         CHECK(p = realloc(p, n));
-        CHECK(*p == 'x' && (n < 2 || p[n / 2] == (n > 2 ? p[n / 2] : 0)));
+        CHECK(*p == 'x');
         p[n - 1] = 'y';
         *p = 'x';
     }
