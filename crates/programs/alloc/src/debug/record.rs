@@ -215,9 +215,15 @@ impl Records {
     }
 
     fn free_block(&mut self, first: u32, class: usize) {
+        let start = self.first + first as usize * size_of::<Record>();
+        let end = start + records(class) * size_of::<Record>();
+        let (from, to) = ((start + 1).next_multiple_of(UNIT), end / UNIT * UNIT);
+        if from < to {
+            sys::give_back(from, to - from);
+        }
         for index in first..first + records(class) as u32 {
             let record = self.at(index);
-            // Others were never touched, and need not be now.
+            // Others are zeros, and need not be touched.
             if record.object != 0 {
                 record.object = 0;
                 record.state = 0;
