@@ -7,6 +7,12 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"wlmemory");
 /// Changes with every change of the rows below.
 pub const VERSION: u64 = 1;
 
+/// Where files are if not in `$XDG_RUNTIME_DIR/windlass`: the user's number follows. On a disk the first page of a file costs a millisecond, so
+/// that memory comes first.
+pub const BASES: [&str; 2] = ["/dev/shm/windlass-", "/tmp/windlass-"];
+/// The directory of files in one of those.
+pub const DIRECTORY: &str = "memory";
+
 /// Classes that a map entry can name: malloc's, then those of object caches.
 pub const CLASSES: usize = 64;
 /// Frames of a stack.
@@ -249,7 +255,7 @@ rows! {
         slab_free: u64,
         /// In a record: a bit for each object, words; 1 is free.
         slab_bits: u64,
-        /// Address of the address of the spans' records; how many are usable follows from `units`.
+        /// Records of spans; how many are usable follows from `units`.
         spans: u64,
         /// Bytes of a record.
         span_stride: u64,

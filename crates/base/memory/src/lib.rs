@@ -13,8 +13,8 @@
 //! ```
 //!
 //! # Model
-//! The file is `$XDG_RUNTIME_DIR/windlass/memory/PID.START`, or `/tmp/windlass-UID/memory/PID.START` without that variable: `START` is field 22 of
-//! `/proc/PID/stat`. It is a row for the header, a few for the process, and tables ([`Table`]). A row is a sequence number and
+//! The file is `$XDG_RUNTIME_DIR/windlass/memory/PID.START`, or below the first of [`BASES`] that the process can use: `START` is field 22 of
+//! `/proc/PID/stat`. The file is a row for the header, a few for the process, and tables ([`Table`]). A row is a sequence number and
 //! fields of 64-bit words, little endian. One list of fields makes the reader's struct ([`Thread`]) and the writer's ([`ThreadRow`]).
 //!
 //! `in use` = what slabs gave out (`objects - in_slabs - in_depot`, times `size`) - what magazines hold (`cached` of all threads)

@@ -10,6 +10,8 @@ use core::sync::atomic::{
 pub trait Field: Sized {
     /// The field in shared memory.
     type Shared;
+    /// Of a row that was never written.
+    const NOTHING: Self;
 
     /// Nothing in it yet.
     #[cfg(test)]
@@ -24,6 +26,7 @@ pub trait Field: Sized {
 
 impl Field for u64 {
     type Shared = AtomicU64;
+    const NOTHING: Self = 0;
 
     #[cfg(test)]
     fn nothing() -> AtomicU64 {
@@ -41,6 +44,7 @@ impl Field for u64 {
 
 impl<const N: usize> Field for [u64; N] {
     type Shared = [AtomicU64; N];
+    const NOTHING: Self = [0; N];
 
     #[cfg(test)]
     fn nothing() -> [AtomicU64; N] {
@@ -95,6 +99,10 @@ macro_rules! rows {
         }
 
         impl $plain {
+            /// What a row that was never written says.
+            pub const NOTHING: Self = Self {
+                $($field: <$kind as $crate::rows::Field>::NOTHING,)*
+            };
             /// Bytes of a row in the file: a sequence number, then the fields.
             pub const LEN: usize = size_of::<$shared>();
 
