@@ -9,58 +9,12 @@ mod running;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use running::{House, Pairing, Side, find, must, soaks};
+use running::{House, Pairing, Side, find, must, suite};
 use windlass_tests::skip;
 
 /// Seconds that a part may take.
 const PART_SECONDS: &str = "400";
 const SPIN_US: u32 = 20;
-
-/// Parts of redis' suite; without those of modules, which need redis' own build.
-const REDIS: &[&str] = &[
-    "unit/protocol",
-    "unit/keyspace",
-    "unit/scan",
-    "unit/info",
-    "unit/auth",
-    "unit/acl",
-    "unit/quit",
-    "unit/expire",
-    "unit/other",
-    "unit/multi",
-    "unit/latency-monitor",
-    "unit/type/string",
-    "unit/type/list",
-    "unit/type/hash",
-    "unit/type/stream-cgroups",
-    "unit/sort",
-    "unit/slowlog",
-    "unit/introspection",
-    "unit/introspection-2",
-    "unit/limits",
-    "unit/obuf-limits",
-    "unit/pubsub",
-    "unit/pubsubshard",
-    "unit/wait",
-    "unit/pause",
-    "unit/querybuf",
-    "unit/pendingquerybuf",
-    "unit/tls",
-    "unit/tracking",
-    "unit/client-eviction",
-    "unit/networking",
-    "unit/replybufsize",
-    "unit/shutdown",
-    "integration/block-repl",
-    "integration/replication",
-    "integration/replication-2",
-    "integration/replication-psync",
-    "integration/psync2-reg",
-    "integration/rdb",
-    "integration/aof",
-    "integration/redis-cli",
-    "integration/redis-benchmark",
-];
 
 /// Groups of libevent's suite that carry bytes or wait for descriptors.
 const LIBEVENT: &[&str] = &[
@@ -76,20 +30,6 @@ const LIBEVENT: &[&str] = &[
     "rpc/..",
     "util/..",
 ];
-
-/// Where `scripts/suites` has put a suite; `None`, said aloud, where it has not.
-fn suite(test: &str, name: &str) -> Option<PathBuf> {
-    if !soaks(test) {
-        return None;
-    }
-    let target = std::env::var_os("WINDLASS_BIN_DIR").map(PathBuf::from)?;
-    let place = target.parent()?.join("suites").join(name);
-    if !place.join(".ready").exists() {
-        skip(test, "its sources are not there (scripts/need soak)");
-        return None;
-    }
-    Some(place)
-}
 
 /// The same user's place without and with acceleration, each with a copy of the suite as `suite`.
 fn houses(test: &str, place: &std::path::Path) -> Option<[House; 2]> {
@@ -163,7 +103,7 @@ fn rediss_own_tests_pass() {
     if find("tclsh").is_none() {
         return skip(test, "tclsh is missing");
     }
-    compare(test, place, &named(REDIS), 100, |part| {
+    compare(test, place, &named(running::REDIS), 100, |part| {
         format!(
             "tclsh tests/test_helper.tcl --clients 1 --tags '-slow -needs:debug' --single {part}"
         )

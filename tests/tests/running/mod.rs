@@ -35,6 +35,66 @@ pub fn soaks(name: &str) -> bool {
     wanted
 }
 
+/// Parts of redis' suite; without those of modules, which need redis' own build.
+pub const REDIS: &[&str] = &[
+    "unit/protocol",
+    "unit/keyspace",
+    "unit/scan",
+    "unit/info",
+    "unit/auth",
+    "unit/acl",
+    "unit/quit",
+    "unit/expire",
+    "unit/other",
+    "unit/multi",
+    "unit/latency-monitor",
+    "unit/type/string",
+    "unit/type/list",
+    "unit/type/hash",
+    "unit/type/stream-cgroups",
+    "unit/sort",
+    "unit/slowlog",
+    "unit/introspection",
+    "unit/introspection-2",
+    "unit/limits",
+    "unit/obuf-limits",
+    "unit/pubsub",
+    "unit/pubsubshard",
+    "unit/wait",
+    "unit/pause",
+    "unit/querybuf",
+    "unit/pendingquerybuf",
+    "unit/tls",
+    "unit/tracking",
+    "unit/client-eviction",
+    "unit/networking",
+    "unit/replybufsize",
+    "unit/shutdown",
+    "integration/block-repl",
+    "integration/replication",
+    "integration/replication-2",
+    "integration/replication-psync",
+    "integration/psync2-reg",
+    "integration/rdb",
+    "integration/aof",
+    "integration/redis-cli",
+    "integration/redis-benchmark",
+];
+
+/// Where `scripts/suites` has put a suite; `None`, said aloud, where it has not.
+pub fn suite(test: &str, name: &str) -> Option<PathBuf> {
+    if !soaks(test) {
+        return None;
+    }
+    let target = std::env::var_os("WINDLASS_BIN_DIR").map(PathBuf::from)?;
+    let place = target.parent()?.join("suites").join(name);
+    if !place.join(".ready").exists() {
+        skip(test, "its sources are not there (scripts/need soak)");
+        return None;
+    }
+    Some(place)
+}
+
 /// Which end a process belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
