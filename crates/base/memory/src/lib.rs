@@ -35,6 +35,7 @@
 //! # Failure modes
 //! The reader takes all of it for foreign: any word may be anything.
 
+pub mod debug;
 mod layout;
 pub mod options;
 mod rows;

@@ -152,7 +152,7 @@ pub const OPTIONS: &[Row] = &[
     row(Key::Default, "default", Debugging, Flag, (0, Some(1)),
         "The same as audit,contents,guards."),
     row(Key::Audit, "audit", Debugging, Count, (0, Some(15)),
-        "Records thread, time and stack of the last transaction of each buffer: so many frames, at most 26. Sets guards, too."),
+        "Records thread, time and stack of the last transaction of each buffer: so many frames, at most 25. Sets guards, too."),
     row(Key::Guards, "guards", Debugging, Flag, (0, Some(1)),
         "Fills buffers with 0xbaddcafe when allocated and 0xdeadbeef when freed, with red zones before and behind. Both are verified \
          when a buffer is freed, when its memory is used again, and at exit."),

@@ -18,6 +18,25 @@ global_asm!(
     empty = sym EMPTY,
 );
 
+// The loader runs resolvers of the program before it fills the static TLS block. This library's own resolver is run just before them, when the
+// library is relocated, and fills in the first thread's word.
+global_asm!(
+    ".hidden windlass_alloc_first",
+    ".globl windlass_alloc_first",
+    ".type windlass_alloc_first,%gnu_indirect_function",
+    ".set windlass_alloc_first, {resolver}",
+    ".pushsection .data.rel.ro.windlass_alloc_first,\"awR\",%progbits",
+    ".p2align 3",
+    ".xword windlass_alloc_first",
+    ".popsection",
+    resolver = sym first_thread,
+);
+
+extern "C" fn first_thread() -> *const Cache {
+    set_current(&EMPTY);
+    &raw const EMPTY
+}
+
 /// The thread's cache.
 #[inline(always)]
 pub fn current() -> *const Cache {

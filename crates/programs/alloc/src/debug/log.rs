@@ -8,7 +8,7 @@ use windlass_memory::options::Key;
 use crate::options;
 use crate::sys;
 
-use super::stack::Transaction;
+use super::stack::{FAILED, Transaction};
 
 /// An allocation or a free.
 #[derive(Debug, Clone)]
@@ -113,10 +113,12 @@ impl Logs {
 
     /// Notes an allocation that failed.
     pub fn failed(&mut self, size: usize, what: &Transaction) {
+        let mut what = what.clone();
+        what.kind = FAILED;
         self.failures.push(Event {
             object: 0,
             size,
-            what: what.clone(),
+            what,
         });
     }
 

@@ -3,8 +3,10 @@
 //! A slab has a block of records, one for each object; a run has one. Each unit of the arena knows the block of its slab or run, also after that has
 //! been given back, until another one has the unit. Mappings are in a list.
 
-use core::sync::atomic::Ordering::Relaxed;
+use core::mem::offset_of;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use windlass_memory::debug::{WORDS, Word};
 use windlass_slab::{CLASSES, UNIT, size, units};
 
 use crate::heap::{self, HOT};
@@ -15,7 +17,7 @@ use super::tell::Wrong;
 use super::{Buffer, guards};
 
 /// States of a record: the program has the buffer,
-pub const LIVE: u8 = 1;
+pub const LIVE: u8 = windlass_memory::debug::LIVE;
 /// it was freed and its memory is kept,
 pub const WAITING: u8 = 2;
 /// it was freed.
@@ -88,6 +90,33 @@ impl Record {
             _ => Some(Wrong::Twice),
         }
     }
+}
+
+/// Where records are and what is in them, for readers from outside.
+pub static DESCRIPTION: [AtomicU64; WORDS] = {
+    let mut words = [const { AtomicU64::new(0) }; WORDS];
+    let last = offset_of!(Record, last);
+    let offsets = [
+        (Word::Stride, size_of::<Record>()),
+        (Word::Object, offset_of!(Record, object)),
+        (Word::Size, offset_of!(Record, size)),
+        (Word::Time, last + offset_of!(Transaction, time_ns)),
+        (Word::Thread, last + offset_of!(Transaction, thread)),
+        (Word::Depth, last + offset_of!(Transaction, depth)),
+        (Word::Stack, last + offset_of!(Transaction, stack)),
+        (Word::State, offset_of!(Record, state)),
+    ];
+    let mut at = 0;
+    while at < offsets.len() {
+        let (word, offset) = offsets[at];
+        words[word as usize] = AtomicU64::new(offset as u64);
+        at += 1;
+    }
+    words
+};
+
+fn describe(word: Word, value: usize) {
+    DESCRIPTION[word as usize].store(value as u64, Relaxed);
 }
 
 /// What a unit of the arena is part of.
@@ -175,6 +204,7 @@ impl Records {
         while records >= RECORDS_MIN {
             if let Some(first) = sys::reserve(records * size_of::<Record>()) {
                 (self.first, self.reserved) = (first, records);
+                describe(Word::Records, first);
                 return Some(());
             }
             records = records / 2 / STEP * STEP;
@@ -211,6 +241,7 @@ impl Records {
         }
         let first = self.used as u32;
         self.used += count;
+        describe(Word::Count, self.used);
         Some(first)
     }
 

@@ -16,6 +16,8 @@ const DEPTH_MAX: usize = 256;
 pub const ALLOCATED: u8 = 1;
 /// See [`ALLOCATED`].
 pub const FREED: u8 = 2;
+/// See [`ALLOCATED`].
+pub const FAILED: u8 = 3;
 
 /// An allocation or a free. Without `audit` only its kind is known.
 #[derive(Debug, Clone)]
@@ -25,7 +27,7 @@ pub struct Transaction {
     pub time_ns: u64,
     /// The thread's number.
     pub thread: u32,
-    /// [`ALLOCATED`] or [`FREED`].
+    /// [`ALLOCATED`], [`FREED`] or [`FAILED`].
     pub kind: u8,
     /// How many frames there are.
     pub depth: u8,

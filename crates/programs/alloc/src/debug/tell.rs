@@ -57,10 +57,11 @@ impl Wrong {
 
 /// Prints an error; it ends the process, or does not with `noabort`.
 pub fn error(call: &str, address: usize, wrong: Wrong, record: &Record) {
-    say(format_args!(
-        "{call}({address:#x}): {}",
-        wrong.sentence(record)
-    ));
+    let sentence = wrong.sentence(record);
+    match wrong {
+        Wrong::Written(_) => say(format_args!("{address:#x}: {sentence}, found at {call}")),
+        _ => say(format_args!("{call}({address:#x}): {sentence}")),
+    }
     let (object, bytes) = (record.object, record.size);
     match usize::from(record.class) {
         0 => say(format_args!(
@@ -78,10 +79,10 @@ pub fn error(call: &str, address: usize, wrong: Wrong, record: &Record) {
     transaction("last transaction: ", &record.last);
     kept(object);
     if options::get(Key::Verbose) == 1 {
-        events("earlier: ", object, &record.last);
+        events("earlier: ", object, record.last.time_ns);
     }
     now();
-    events("failed: ", 0, &record.last);
+    events("", 0, u64::MAX);
     finish();
 }
 
@@ -110,6 +111,7 @@ fn transaction(what: &str, done: &Transaction) {
     let kind = match done.kind {
         stack::ALLOCATED => "allocated, ",
         stack::FREED => "freed, ",
+        stack::FAILED => "failed, ",
         _ => "",
     };
     if done.time_ns == 0 {
@@ -130,18 +132,18 @@ fn transaction(what: &str, done: &Transaction) {
 }
 
 /// Copies what the log has, so that nothing is printed under the lock.
-fn events(what: &str, object: usize, last: &Transaction) {
+fn events(what: &str, object: usize, before_ns: u64) {
     let mut found: [Option<Event>; EVENTS_MAX] = [const { None }; EVENTS_MAX];
     let state = STATE.lock();
     let log = state.logs.events(object);
-    let others = log.filter(|event| event.what.time_ns != last.time_ns);
+    let others = log.filter(|event| event.what.time_ns < before_ns);
     for (place, event) in found.iter_mut().zip(others) {
         *place = Some(event.clone());
     }
     drop(state);
     for event in found.iter().flatten() {
         if object == 0 {
-            say(format_args!("  {what}{} bytes", event.size));
+            say(format_args!("  an allocation of {} bytes:", event.size));
         }
         transaction(what, &event.what);
     }

@@ -1,0 +1,34 @@
+//! Debugging records, as they lie in the process: for readers from outside.
+//!
+//! The description is words of 64 bits: [`Word`] is the place of each. Its address is `debug` of the status file's anchor. Without debugging words
+//! [`Word::Records`] is 0. A record whose object is 0 never had a buffer.
+
+/// A word of the description.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Word {
+    /// Address of the records.
+    Records,
+    /// Bytes of each.
+    Stride,
+    /// How many there are.
+    Count,
+    /// In a record: what the program was given, a word.
+    Object,
+    /// In a record: what it asked for, a word.
+    Size,
+    /// In a record: CLOCK_MONOTONIC of the last transaction, ns, a word; 0 without `audit`.
+    Time,
+    /// In a record: its thread, 4 bytes.
+    Thread,
+    /// In a record: frames of its stack, a byte.
+    Depth,
+    /// In a record: addresses behind the calls, the innermost first, a word each.
+    Stack,
+    /// In a record: a byte; [`LIVE`] while the program has the buffer.
+    State,
+}
+
+/// Words of the description.
+pub const WORDS: usize = Word::State as usize + 1;
+/// The state of a buffer that the program has.
+pub const LIVE: u8 = 1;
