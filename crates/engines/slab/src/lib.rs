@@ -27,7 +27,8 @@
 //! - **M3** A slab whose objects are all free is on no list. [`Class::flush`] returns it at once; [`Class::take_waiting`] does if its class has a
 //!   constructor.
 //! - **M4** The sum of limit times size over a thread's magazines is at most its cap: [`Limits`].
-//! - **M5** Backed units that hold nothing are at most the bound of [`Spans::bound`] after [`Spans::excess`] returned `None`.
+//! - **M5** Backed units that hold nothing are at most the bound of [`Spans::bound`] after [`Spans::excess`] returned `None`. Those do not count that
+//!   lie in a page of the reserve ([`Pages::Reserved`]) of which another unit is in use.
 //!
 //! # Ownership and lifetime
 //! Records ([`Slab`], [`Span`], [`Mapping`]) are the caller's memory, outside the arena. All of them start as zeros.
@@ -40,7 +41,7 @@
 //! A wrong address is a [`Fault`] and changes nothing.
 //!
 //! # Not done
-//! Runs of several whole spans. Huge pages: a span knows whether it was broken, but nobody asks for huge pages yet.
+//! Runs of several whole spans.
 
 mod class;
 mod geometry;
@@ -57,7 +58,7 @@ pub use sizes::{
     BATCH_MAX, CLASSES, MAGAZINE_MAX, PLACES, SMALL_MAX, TABLE_FINE, TABLE_WIDE, aligned_class,
     batch, batch_of, class_of, limit_first, limit_max, size, units,
 };
-pub use span::{Range, Span, Spans};
+pub use span::{Huge, Pages, Range, Span, Spans};
 
 /// Bytes of a unit: slabs and runs are whole units.
 pub const UNIT: usize = 64 << 10;

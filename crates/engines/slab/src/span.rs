@@ -9,16 +9,33 @@ const KEPT_MIN: usize = (8 << 20) / UNIT;
 /// Spans of one list that are looked at for room before the next list.
 const LOOKED_AT: usize = 16;
 
-/// Spans of which nothing was given back; their units are backed, or were never used.
-const WHOLE: usize = 0;
+/// Pages of the reserve.
+const RESERVED: usize = 0;
+/// Transparent huge pages of which nothing was given back.
+const HUGE: usize = 1;
+/// Small pages of which nothing was given back; they are backed, or were never used.
+const WHOLE: usize = 2;
 /// Spans of which a part was given back and a part is kept.
-const BROKEN_KEPT: usize = 1;
+const BROKEN_KEPT: usize = 3;
 /// Spans of which a part was given back, and the rest is in use.
-const BROKEN: usize = 2;
-const GROUPS: usize = 3;
+const BROKEN: usize = 4;
+const GROUPS: usize = 5;
 /// The list of spans that hold nothing and are not backed. List 0 is no list; group `g` with `n` units in use is `1 + 32 g + n`.
 const EMPTY: usize = 1 + GROUPS * SPAN_UNITS;
 const LISTS: usize = EMPTY + 1;
+
+/// The pages of a span.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Pages {
+    /// Small ones, each backed when it is touched first.
+    #[default]
+    Small,
+    /// A transparent huge page, backed as a whole. The kernel splits it when a part is given back.
+    Transparent,
+    /// A page of the reserve, backed as a whole, which goes back as a whole only.
+    Reserved,
+}
 
 /// The record of a span. Each bit is a unit.
 #[derive(Debug, Clone, Default)]
@@ -31,23 +48,41 @@ pub struct Span {
     backed: u32,
     /// On their way to the kernel: in use for everybody else.
     leaving: u32,
+    /// Backed, and not used since.
+    clean: u32,
     next: u32,
     prev: u32,
     list: u8,
     broken: bool,
+    pages: Pages,
+    /// As counted last.
+    kept: u8,
+    /// Nothing was backed before the last run was handed out.
+    is_new: bool,
 }
 
 impl Span {
+    /// Units that are backed, hold nothing, and can go back.
+    fn kept_units(&self) -> u8 {
+        match self.pages {
+            Pages::Reserved if self.used != 0 => 0,
+            _ => (self.backed & !self.used).count_ones() as u8,
+        }
+    }
+
     fn wanted_list(&self) -> usize {
         let kept = self.backed & !self.used;
         let used = self.used.count_ones() as usize;
-        match (used, self.broken) {
-            (SPAN_UNITS, _) => 0,
-            (0, _) if self.backed == 0 => EMPTY,
-            (_, false) => 1 + WHOLE * SPAN_UNITS + used,
-            (_, true) if kept != 0 => 1 + BROKEN_KEPT * SPAN_UNITS + used,
-            (_, true) => 1 + BROKEN * SPAN_UNITS + used,
-        }
+        let group = match (self.broken, self.pages) {
+            _ if used == SPAN_UNITS => return 0,
+            _ if self.used | self.backed == 0 => return EMPTY,
+            (true, _) if kept != 0 => BROKEN_KEPT,
+            (true, _) => BROKEN,
+            (false, Pages::Small) => WHOLE,
+            (false, Pages::Transparent) => HUGE,
+            (false, Pages::Reserved) => RESERVED,
+        };
+        1 + group * SPAN_UNITS + used
     }
 
     /// Units of the run that starts at `at`.
@@ -74,6 +109,8 @@ pub struct Range {
     pub start: usize,
     /// Bytes: whole units.
     pub len: usize,
+    /// What it was a part of, or the whole.
+    pub pages: Pages,
 }
 
 /// The spans of an arena.
@@ -88,6 +125,18 @@ pub struct Spans<'a> {
     used: usize,
     kept: usize,
     broken: usize,
+    huge: Huge,
+}
+
+/// Spans in huge pages.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Huge {
+    /// For which transparent ones were asked.
+    pub transparent: usize,
+    /// Of them those of which a part was given back, so that the kernel has split them.
+    pub broken: usize,
+    /// In pages of the reserve.
+    pub reserved: usize,
 }
 
 #[derive(Debug)]
@@ -111,6 +160,11 @@ impl<'a> Spans<'a> {
             used: 0,
             kept: 0,
             broken: 0,
+            huge: Huge {
+                transparent: 0,
+                broken: 0,
+                reserved: 0,
+            },
         }
     }
 
@@ -131,14 +185,35 @@ impl<'a> Spans<'a> {
         self.begun = self.begun.max(span as usize + 1);
         let record = &mut self.records[span as usize];
         let mask = mask(at, units);
-        let is_zero = record.backed & mask == 0;
-        self.kept -= (record.backed & mask).count_ones() as usize;
+        let is_zero = record.backed & !record.clean & mask == 0;
+        record.is_new = record.used | record.backed == 0;
         record.used |= mask;
         record.backed |= mask;
+        record.clean &= !mask;
         record.starts |= 1 << at;
         self.used += units;
         self.relist(span);
         Some((span * SPAN_UNITS as u32 + at as u32, is_zero))
+    }
+
+    /// Whether nothing of this unit's span was backed before its last run was handed out: the time for [`Spans::set_pages`].
+    pub fn is_new(&self, unit: u32) -> bool {
+        self.records[unit as usize / SPAN_UNITS].is_new
+    }
+
+    /// Tells which huge page the new span of this unit has got: all of it is backed, and what was not handed out is kept.
+    pub fn set_pages(&mut self, unit: u32, pages: Pages) {
+        let span = unit / SPAN_UNITS as u32;
+        let record = &mut self.records[span as usize];
+        match pages {
+            Pages::Small => return,
+            Pages::Transparent => self.huge.transparent += 1,
+            Pages::Reserved => self.huge.reserved += 1,
+        }
+        record.pages = pages;
+        record.clean = !record.backed;
+        record.backed = u32::MAX;
+        self.relist(span);
     }
 
     fn find(&self, units: usize, align: usize) -> Option<(u32, usize)> {
@@ -170,7 +245,6 @@ impl<'a> Spans<'a> {
         record.used &= !mask(at, units);
         record.starts &= !(1 << at);
         self.used -= units;
-        self.kept += units;
         self.relist(span);
         Ok(units)
     }
@@ -188,19 +262,17 @@ impl<'a> Spans<'a> {
             return Ok(false);
         }
         let changed = mask(at, high) & !mask(at, low);
-        let backed = (record.backed & changed).count_ones() as usize;
         if units < old {
             record.used &= !changed;
             self.used -= old - units;
-            self.kept += backed;
         } else {
             if record.used & changed != 0 {
                 return Ok(false);
             }
             record.used |= changed;
             record.backed |= changed;
+            record.clean &= !changed;
             self.used += units - old;
-            self.kept -= backed;
         }
         self.relist(span);
         Ok(true)
@@ -239,15 +311,22 @@ impl<'a> Spans<'a> {
         (self.used, self.kept, self.broken)
     }
 
+    /// Spans in huge pages.
+    pub fn huge(&self) -> Huge {
+        self.huge
+    }
+
     /// While more than `bound` units are kept: a range for the kernel. Nobody gets it before the caller has given it back and said so to
-    /// [`Spans::returned`]. Order: spans that hold nothing, the oldest first; then parts of broken ones; last, parts of whole ones, the emptiest first.
+    /// [`Spans::returned`]. Order: spans that hold nothing, the oldest first; then parts of broken ones; then parts of whole ones, the emptiest first:
+    /// small pages, and last transparent huge ones, which break by it. Pages of the reserve go back with their span only.
     pub fn excess(&mut self, bound: usize) -> Option<Range> {
         if self.kept <= bound {
             return None;
         }
         let first = |group: usize| 1 + group * SPAN_UNITS;
-        let empty = [first(WHOLE), first(BROKEN_KEPT)];
-        let parts = [BROKEN_KEPT, WHOLE].map(|group| first(group) + 1..first(group) + SPAN_UNITS);
+        let empty = [WHOLE, BROKEN_KEPT, HUGE, RESERVED].map(first);
+        let parts =
+            [BROKEN_KEPT, WHOLE, HUGE].map(|group| first(group) + 1..first(group) + SPAN_UNITS);
         let lists = empty.into_iter().chain(parts.into_iter().flatten());
         for list in lists {
             let mut span = self.tails.0[list];
@@ -273,14 +352,14 @@ impl<'a> Spans<'a> {
             }
         };
         let mask = mask(at, units);
-        self.kept -= (kept & mask).count_ones() as usize;
         record.used |= mask;
         record.starts |= 1 << at;
         record.leaving |= mask;
+        let pages = record.pages;
         self.relist(span);
         let start = self.base + (span as usize * SPAN_UNITS + at) * UNIT;
         let len = units * UNIT;
-        Range { start, len }
+        Range { start, len, pages }
     }
 
     /// The range that [`Spans::excess`] returned reads as zeros now.
@@ -293,14 +372,31 @@ impl<'a> Spans<'a> {
         record.starts &= !(1 << at);
         record.leaving &= !mask;
         record.backed &= !mask;
+        record.clean &= !mask;
         let was = record.broken;
         record.broken = record.used | record.backed != 0;
-        self.broken = self.broken + usize::from(record.broken) - usize::from(was);
+        let broken = |count: usize| count + usize::from(record.broken) - usize::from(was);
+        self.broken = broken(self.broken);
+        if record.pages == Pages::Transparent {
+            self.huge.broken = broken(self.huge.broken);
+        }
+        if !record.broken {
+            match record.pages {
+                Pages::Small => {}
+                Pages::Transparent => self.huge.transparent -= 1,
+                Pages::Reserved => self.huge.reserved -= 1,
+            }
+            record.pages = Pages::Small;
+        }
         self.relist(span as u32);
     }
 
+    /// Counts what a changed span keeps, and puts it on its list.
     fn relist(&mut self, span: u32) {
         let record = &mut self.records[span as usize];
+        let kept = record.kept_units();
+        self.kept = self.kept + usize::from(kept) - usize::from(record.kept);
+        record.kept = kept;
         let (old, wanted) = (usize::from(record.list), record.wanted_list());
         if old == wanted {
             return;

@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use windlass_slab::{
-    BATCH_MAX, CLASSES, Class, Emptied, Fault, Geometry, Limits, Mapping, Mappings, SPAN,
-    SPAN_UNITS, Slab, Span, Spans, UNIT, batch, limit_max, size, units,
+    BATCH_MAX, CLASSES, Class, Emptied, Fault, Geometry, Huge, Limits, Mapping, Mappings, Pages,
+    SPAN, SPAN_UNITS, Slab, Span, Spans, UNIT, batch, limit_max, size, units,
 };
 
 const BASE: usize = 7 * SPAN;
@@ -40,6 +40,8 @@ struct World {
     taken: BTreeSet<u32>,
     /// Units that were handed out since they were last given back: what reads as something else than zeros.
     dirty: HashSet<u32>,
+    /// Which pages a new span has.
+    pages: fn(usize) -> Pages,
 }
 
 impl World {
@@ -61,11 +63,22 @@ impl World {
             runs: BTreeMap::new(),
             taken: BTreeSet::new(),
             dirty: HashSet::new(),
+            pages: |_| Pages::Small,
         }
     }
 
     fn take_units(&mut self, units: usize, align: usize) -> Option<u32> {
         let (unit, is_zero) = self.spans.take(units, align)?;
+        let span = unit as usize / SPAN_UNITS;
+        let of_span = (span * SPAN_UNITS) as u32..((span + 1) * SPAN_UNITS) as u32;
+        let is_touched = of_span.clone().any(|unit| self.dirty.contains(&unit));
+        assert!(
+            !(self.spans.is_new(unit) && is_touched),
+            "span {span} is not new"
+        );
+        if self.spans.is_new(unit) {
+            self.spans.set_pages(unit, (self.pages)(span));
+        }
         assert_eq!(unit as usize % align, 0);
         assert_eq!(
             unit as usize / SPAN_UNITS,
@@ -91,6 +104,11 @@ impl World {
     fn give_back(&mut self, bound: usize) {
         while let Some(range) = self.spans.excess(bound) {
             let first = ((range.start - BASE) / UNIT) as u32;
+            let is_whole = range.len == SPAN;
+            assert!(
+                range.pages != Pages::Reserved || is_whole,
+                "a part of {range:?}"
+            );
             for unit in first..first + (range.len / UNIT) as u32 {
                 assert!(!self.taken.contains(&unit), "{unit} is in use");
                 self.dirty.remove(&unit);
@@ -316,6 +334,7 @@ impl World {
         self.check();
         self.give_back(0);
         assert_eq!(self.spans.totals(), (0, 0, 0));
+        assert_eq!(self.spans.huge(), Huge::default());
         assert!(
             self.classes
                 .iter()
@@ -330,6 +349,7 @@ fn random_sequences_keep_the_invariants() {
     for seed in [1, 2, 3] {
         let mut random = Random(seed);
         let mut world = World::new();
+        world.pages = |span| [Pages::Small, Pages::Transparent, Pages::Reserved][span % 3];
         for step in 0..STEPS {
             // From nearly nothing to more than the arena has, and back.
             let live = [300, 6_000][step / (STEPS / 6) % 2];
@@ -411,6 +431,52 @@ fn whole_spans_go_back_first() {
     assert_eq!(world.spans.totals(), (1, SPAN_UNITS - 1, 0));
     world.give_back(0);
     assert_eq!(world.spans.totals(), (1, 0, 1));
+}
+
+/// Spans in huge pages serve before others. Empty ones go back whole; of one in use a part goes back only after all small pages that can, and of
+/// one of the reserve none.
+#[test]
+fn huge_pages_break_last() {
+    let mut world = World::new();
+    world.pages = |span| {
+        [
+            Pages::Small,
+            Pages::Transparent,
+            Pages::Reserved,
+            Pages::Reserved,
+        ][span]
+    };
+    let all: Vec<u32> = (0..4 * SPAN_UNITS)
+        .map(|_| world.take_units(1, 1).expect("room"))
+        .collect();
+    let huge = |transparent, broken, reserved| Huge {
+        transparent,
+        broken,
+        reserved,
+    };
+    assert_eq!(world.spans.huge(), huge(1, 0, 2));
+    // The first three spans keep one unit in use, the last none.
+    for &unit in all
+        .iter()
+        .filter(|&unit| !unit.is_multiple_of(32) || *unit == 96)
+    {
+        world.release_units(unit, 1);
+    }
+    // What the span of the reserve could not give back does not count.
+    assert_eq!(world.spans.totals(), (3, 3 * SPAN_UNITS - 2, 0));
+    world.give_back(2 * SPAN_UNITS - 2);
+    assert_eq!(world.spans.huge(), huge(1, 0, 1));
+    world.give_back(SPAN_UNITS - 1);
+    assert_eq!(
+        (world.spans.huge(), world.spans.totals().2),
+        (huge(1, 0, 1), 1)
+    );
+    world.give_back(0);
+    assert_eq!(
+        (world.spans.huge(), world.spans.totals().2),
+        (huge(1, 1, 1), 2)
+    );
+    assert_eq!(world.take_units(1, 1), Some(65), "of the reserve");
 }
 
 /// Mappings against a map of the standard library.

@@ -11,6 +11,7 @@ use windlass_slab::{
 
 use crate::lock::Lock;
 use crate::options;
+use crate::pages;
 use crate::report;
 use crate::sys;
 
@@ -145,6 +146,8 @@ impl Arena {
         // SAFETY: usable now, and reached through this slice alone, which replaces the one before.
         let records = unsafe { slice::from_raw_parts_mut(records, new) };
         self.spans.extend(base, records);
+        // A span that is to have them is advised by itself. A wish.
+        sys::advise_huge(base + old * SPAN, more * SPAN, false);
         self.usable = new;
         HOT.units.store(new * SPAN_UNITS, Release);
         true
@@ -206,8 +209,13 @@ pub fn units_before(unit: usize) -> usize {
 fn take_units(units: usize, align: usize) -> Option<(u32, bool)> {
     let mut arena = ARENA.lock();
     loop {
-        if let Some(run) = arena.spans.take(units, align) {
-            return Some(run);
+        if let Some((unit, is_zero)) = arena.spans.take(units, align) {
+            if arena.spans.is_new(unit) {
+                let span = HOT.base.load(Relaxed) + unit as usize / SPAN_UNITS * SPAN;
+                let in_use = arena.spans.totals().0 * UNIT;
+                arena.spans.set_pages(unit, pages::ask(span, in_use));
+            }
+            return Some((unit, is_zero));
         }
         if !arena.grow() {
             return None;
@@ -300,7 +308,7 @@ pub fn give_back(bound: impl Fn(&Spans<'static>) -> usize) {
             return;
         };
         drop(arena);
-        sys::give_back(range.start, range.len);
+        pages::give_back(range);
         ARENA.lock().spans.returned(range);
     }
 }
@@ -321,6 +329,8 @@ pub fn take_large(bytes: usize, align: usize) -> Option<(usize, bool)> {
 }
 
 fn take_mapping(len: usize, align: usize) -> Option<usize> {
+    let is_huge = pages::is_for_mapping(len);
+    let align = if is_huge { align.max(SPAN) } else { align };
     let start = if align <= PAGE_MIN {
         sys::map_memory(len)?
     } else {
@@ -335,6 +345,9 @@ fn take_mapping(len: usize, align: usize) -> Option<usize> {
         }
         start
     };
+    if is_huge {
+        sys::advise_huge(start, len, true);
+    }
     let mut mappings = MAPPINGS.lock();
     if !make_room(&mut mappings) {
         drop(mappings);

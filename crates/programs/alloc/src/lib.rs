@@ -10,6 +10,7 @@
 //!              cache               a thread's magazines: refill, flush, adoption
 //!              heap                arena, classes, runs, mappings, each under its lock -> windlass-slab
 //!              process             start, thread exit, fork
+//!              pages               which pages a span gets
 //!              report              a sentence and an abort
 //!              sample              which allocations are samples
 //!              lock, sys, arch     futex locks, system calls, the thread's pointer
@@ -53,6 +54,7 @@ mod heap;
 mod lock;
 mod operators;
 mod options;
+mod pages;
 mod process;
 mod report;
 mod sample;

@@ -10,6 +10,7 @@ use crate::cache::{self, Cache, DEAD, EMPTY};
 use crate::debug;
 use crate::heap;
 use crate::options;
+use crate::pages;
 use crate::report;
 
 /// No key yet.
@@ -66,6 +67,7 @@ unsafe extern "C" fn before_fork() {
     cache::hold_all();
     heap::hold_all();
     debug::hold_all();
+    pages::before_fork();
 }
 
 unsafe extern "C" fn after_fork_parent() {
@@ -76,6 +78,7 @@ unsafe extern "C" fn after_fork_parent() {
 
 unsafe extern "C" fn after_fork_child() {
     debug::release_all();
+    pages::after_fork_child();
     heap::release_all();
     cache::release_all(true);
 }

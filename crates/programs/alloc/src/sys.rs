@@ -34,6 +34,57 @@ pub fn reserve(len: usize) -> Option<usize> {
     )
 }
 
+/// Memory that children share; it reads as zeros.
+pub fn map_shared(len: usize) -> Option<usize> {
+    map(len, READ_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS)
+}
+
+/// Puts pages of the reserve in the place of memory of ours in which nobody has anything, all of them now. `false`: it is as before, because
+/// the reserve has no room.
+pub fn map_reserved(start: usize, len: usize) -> bool {
+    let pages = libc::MAP_HUGETLB | libc::MAP_HUGE_2MB;
+    let is_there = map_over(start, len, pages) && {
+        let arguments = [start, len, libc::MADV_POPULATE_WRITE as usize, 0, 0, 0];
+        // SAFETY: memory of ours, whose contents stay.
+        unsafe { call(libc::SYS_madvise, arguments) == 0 }
+    };
+    if !is_there {
+        unmap_reserved(start, len);
+    }
+    is_there
+}
+
+/// Puts ordinary memory that reads as zeros in the place of memory in which nobody has anything.
+pub fn unmap_reserved(start: usize, len: usize) {
+    map_over(start, len, 0);
+}
+
+fn map_over(start: usize, len: usize, more: i32) -> bool {
+    let flags = ANONYMOUS | libc::MAP_FIXED | more;
+    let arguments = [start, len, READ_WRITE, flags as usize, usize::MAX, 0];
+    // SAFETY: a part of the arena in which nobody has anything.
+    unsafe { call(libc::SYS_mmap, arguments) == start as isize }
+}
+
+/// Has the kernel use huge pages for what is touched from now on, or not. Whether it knows them.
+pub fn advise_huge(start: usize, len: usize, wanted: bool) -> bool {
+    let advice = if wanted {
+        libc::MADV_HUGEPAGE
+    } else {
+        libc::MADV_NOHUGEPAGE
+    };
+    let arguments = [start, len, advice as usize, 0, 0, 0];
+    // SAFETY: memory of ours, whose contents stay.
+    unsafe { call(libc::SYS_madvise, arguments) == 0 }
+}
+
+/// Whether the process has refused transparent huge pages (`PR_SET_THP_DISABLE`).
+pub fn has_no_thp() -> bool {
+    let arguments = [libc::PR_GET_THP_DISABLE as usize, 0, 0, 0, 0, 0];
+    // SAFETY: asks for a number.
+    unsafe { call(libc::SYS_prctl, arguments) > 0 }
+}
+
 /// Makes a part of what was reserved usable; it reads as zeros.
 pub fn make_usable(start: usize, len: usize) -> bool {
     let arguments = [start, len, READ_WRITE, 0, 0, 0];

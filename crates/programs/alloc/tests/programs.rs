@@ -364,3 +364,97 @@ fn valgrind_runs_programs() {
         );
     }
 }
+
+/// Runs the program of `pages.c` with `pages=` set. What its "show"s printed: MiB in transparent huge pages, in pages of the reserve, resident.
+fn shown(pages: &str, words: &str) -> Vec<[i64; 3]> {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    let mut command = Command::new(PROGRAM.get_or_init(|| compile("cc", "pages.c")));
+    command.args(words.split(' '));
+    command.env("WINDLASS_MEMORY", format!("pages={pages}"));
+    let output = output(command, true);
+    assert!(output.status.success(), "{words}: {}", text(&output));
+    let row = |line: &str| {
+        let mut numbers = line
+            .split(' ')
+            .map(|kib| kib.parse::<i64>().expect("KiB") >> 10);
+        [(); 3].map(|()| numbers.next().expect("three numbers"))
+    };
+    text(&output).lines().map(row).collect()
+}
+
+/// Whether the kernel has transparent huge pages for who asks, and only for those.
+fn has_transparent(test: &str) -> bool {
+    let setting = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
+    let has = setting.is_ok_and(|text| text.contains("[madvise]") || text.contains("[always]"));
+    if !has {
+        println!("skipped: {test}: the kernel has no transparent huge pages");
+    }
+    has
+}
+
+/// `auto` asks for huge pages from 64 MiB on, `thp` at once and for large objects, `4k` never. A process that has refused them gets none.
+#[test]
+fn huge_pages_come_when_they_are_asked_for() {
+    if !has_transparent("huge_pages_come_when_they_are_asked_for") {
+        return;
+    }
+    let auto = shown("auto", "grow=40 show grow=300 show");
+    assert_eq!(auto[0][0], 0, "{auto:?}");
+    // The kernel may have run out of them; what was there before stays as it was.
+    assert!(
+        auto[1][0] >= 100 && auto[1][2] - auto[1][0] >= 60,
+        "{auto:?}"
+    );
+    assert_eq!(shown("auto", "nothp grow=200 show")[0][0], 0);
+    assert_eq!(shown("4k", "grow=200 large show")[0][0], 0);
+    let thp = shown("thp", "grow=20 show large show");
+    assert!(thp[0][0] >= 10 && thp[1][0] >= thp[0][0] + 8, "{thp:?}");
+}
+
+/// While a child has the heap, `auto` adds small pages, and for good if it had it for long; one that executes another program does not matter.
+#[test]
+fn children_that_stay_keep_pages_small() {
+    if !has_transparent("children_that_stay_keep_pages_small") {
+        return;
+    }
+    let exec = shown("auto", "grow=150 exec wait=150 show grow=250 show");
+    assert!(exec[1][0] >= exec[0][0] + 50, "{exec:?}");
+    let stay = shown("auto", "grow=150 stay wait=150 show grow=250 show");
+    // The span that was begun before goes on.
+    assert!(stay[1][0] <= stay[0][0] + 2, "{stay:?}");
+}
+
+/// Of a heap in huge pages in which little is left as much goes back as of one in small pages: they are broken then, and stay so.
+#[test]
+fn nearly_empty_huge_pages_are_broken() {
+    if !has_transparent("nearly_empty_huge_pages_are_broken") {
+        return;
+    }
+    let shown = shown("thp", "grow=200 show thin=512 show");
+    assert!(shown[0][0] >= 100, "{shown:?}");
+    // An eighth of the slabs, 8 MiB, magazines, the array of addresses and the program.
+    assert!(shown[1][2] <= 25 + 8 + 16 && shown[1][0] <= 20, "{shown:?}");
+}
+
+/// `hugetlb` takes pages of the reserve while it has some, others after that, and gives them back with the memory.
+#[test]
+fn the_reserve_is_used_up_and_no_further() {
+    const RESERVE: &str = "/proc/sys/vm/nr_hugepages";
+    let before = fs::read_to_string(RESERVE).unwrap_or_default();
+    let pages = before.trim().parse::<i64>().unwrap_or(0);
+    let set = |pages: i64| fs::write(RESERVE, pages.to_string()).is_ok();
+    let has = |least: i64| {
+        let now = fs::read_to_string(RESERVE).unwrap_or_default();
+        now.trim().parse::<i64>().is_ok_and(|pages| pages >= least)
+    };
+    if !set(pages + 8) || !has(pages + 8) {
+        set(pages);
+        println!("skipped: the_reserve_is_used_up_and_no_further: {RESERVE} cannot be raised");
+        return;
+    }
+    let shown = shown("hugetlb", "grow=60 show thin=1048576 show");
+    set(pages);
+    // Other programs may take some.
+    assert!((2..=16 + 2 * pages).contains(&shown[0][1]), "{shown:?}");
+    assert!(shown[1][1] <= 12, "{shown:?}");
+}
