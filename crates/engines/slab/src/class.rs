@@ -51,11 +51,6 @@ impl Default for Slab {
 }
 
 impl Slab {
-    /// The owner of the slab that covers the unit; 0: none.
-    pub fn owner(&self) -> usize {
-        usize::from(self.owner)
-    }
-
     /// How many units before this one the slab starts.
     pub fn units_before(&self) -> usize {
         usize::from(self.back)
@@ -160,6 +155,13 @@ pub enum Fault {
 /// Slabs that became empty, chained by their records: none of them is the class's any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Emptied(u32);
+
+impl Default for Emptied {
+    /// No slab.
+    fn default() -> Self {
+        Self(NONE)
+    }
+}
 
 impl Emptied {
     /// The next of them: its first unit.

@@ -6,10 +6,10 @@ use core::slice;
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering::Relaxed};
 
 use windlass_memory::options::Key;
-use windlass_slab::{CLASSES, Fault, Limits, UNIT, batch, limit_max, size};
+use windlass_slab::{CLASSES, Fault, Limits, MAGAZINE_MAX, PLACES, UNIT, batch_of, limit_max};
 
 use crate::arch;
-use crate::heap::{self, HOT};
+use crate::heap::{self, HOT, NUMBERS, object_size};
 use crate::lock::Lock;
 use crate::options;
 use crate::process;
@@ -23,9 +23,6 @@ const THREAD_CAP: usize = 1 << 20;
 const PROCESS_CAP_MIN: usize = 32 << 20;
 /// One part of so many of the heap that they may hold.
 const PROCESS_SHARE: usize = 8;
-/// Magazines of a cache: more than there are classes.
-const MAGAZINES: usize = 64;
-
 const LIVE: u8 = 0;
 /// Its thread ended; it is empty.
 const FREE: u8 = 1;
@@ -56,7 +53,7 @@ static ZERO: AtomicUsize = AtomicUsize::new(0);
 /// A thread's cache. Its slots lie behind it.
 #[repr(C)]
 pub struct Cache {
-    magazines: [Magazine; MAGAZINES],
+    magazines: [Magazine; PLACES],
     /// Bytes until the next sample; the owner's. Never negative between two calls.
     left: Cell<isize>,
     /// The owner's.
@@ -73,7 +70,7 @@ unsafe impl Sync for Cache {}
 impl Cache {
     const fn nothing() -> Self {
         Self {
-            magazines: [const { Magazine::nothing() }; MAGAZINES],
+            magazines: [const { Magazine::nothing() }; PLACES],
             left: Cell::new(0),
             limits: UnsafeCell::new(Limits::new(THREAD_CAP)),
             next: AtomicPtr::new(ptr::null_mut()),
@@ -101,12 +98,17 @@ static ALL: Lock<All> = Lock::new(All {
 /// The sum of all limits times sizes.
 static CACHED: AtomicUsize = AtomicUsize::new(0);
 
-/// Slots before those of each class.
-const OFFSETS: [usize; CLASSES + 1] = {
-    let mut offsets = [0; CLASSES + 1];
+/// Slots before those of each class, and of each object cache with a number.
+const OFFSETS: [usize; NUMBERS + 1] = {
+    let mut offsets = [0; NUMBERS + 1];
     let mut class = 1;
-    while class < CLASSES {
-        offsets[class + 1] = offsets[class] + 1 + limit_max(class);
+    while class < NUMBERS {
+        let slots = if class < CLASSES {
+            limit_max(class)
+        } else {
+            MAGAZINE_MAX
+        };
+        offsets[class + 1] = offsets[class] + 1 + slots;
         class += 1;
     }
     offsets
@@ -114,7 +116,7 @@ const OFFSETS: [usize; CLASSES + 1] = {
 
 /// Bytes of a cache with its slots.
 const CACHE_LEN: usize =
-    (size_of::<Cache>() + OFFSETS[CLASSES] * size_of::<usize>()).next_multiple_of(UNIT);
+    (size_of::<Cache>() + OFFSETS[NUMBERS] * size_of::<usize>()).next_multiple_of(UNIT);
 
 /// The slot that a magazine's pointer points to.
 #[inline(always)]
@@ -182,8 +184,8 @@ impl Cache {
 
     /// Bytes that the magazines hold.
     fn bytes(&self) -> usize {
-        (1..CLASSES)
-            .map(|class| self.held(class) * size(class))
+        (1..NUMBERS)
+            .map(|class| self.held(class) * object_size(class))
             .sum()
     }
 
@@ -241,35 +243,77 @@ impl Cache {
         heap::flush(class, self.slots(class, held - count + 1, count));
     }
 
-    /// Flushes until no more than `kept` are left.
+    /// Flushes until no more than `kept` are left, and ends the magazine at its limit.
     fn flush_to(&self, class: usize, kept: usize) {
+        // The end of an object cache empties the magazines of all threads.
+        let _held = (class >= CLASSES).then(|| ALL.lock());
+        self.renew(class);
         while self.held(class) > kept {
             self.flush(class, batch(class).min(self.held(class) - kept));
         }
+        self.publish(class);
     }
 
     /// Flushes everything.
     pub fn flush_all(&self) {
-        (1..CLASSES).for_each(|class| self.flush_to(class, 0));
+        let before = self.limits().bytes();
+        (1..NUMBERS).for_each(|class| self.flush_to(class, 0));
+        CACHED.fetch_add(self.limits().bytes().wrapping_sub(before), Relaxed);
+    }
+
+    /// Forgets the limit of an object cache that is gone: [`abandon`] ended its magazine.
+    fn renew(&self, number: usize) {
+        if number >= CLASSES && self.limit(number) == 0 {
+            self.limits().forget(number);
+        }
+    }
+
+    /// An object of an object cache.
+    pub fn pop(&self, number: usize) -> Option<usize> {
+        let magazine = &self.magazines[number];
+        let top = magazine.top.load(Relaxed);
+        let object = slot(top).load(Relaxed);
+        if object == 0 {
+            return None;
+        }
+        magazine.top.store(top.wrapping_sub(1), Relaxed);
+        Some(object)
+    }
+
+    /// How many objects to take for an object cache's empty magazine: at least 1.
+    pub fn room(&self, number: usize) -> usize {
+        self.grow(number);
+        self.limits().get(number).clamp(1, batch(number))
+    }
+
+    /// Puts objects into an object cache's magazine, as many as it may hold. Returns how many.
+    pub fn fill(&self, number: usize, objects: &[usize]) -> usize {
+        let held = self.held(number);
+        let count = self.limits().get(number).saturating_sub(held);
+        let count = count.min(objects.len());
+        self.slots(number, held + 1, count)
+            .copy_from_slice(&objects[..count]);
+        let top = self.bottom(number).wrapping_add(held + count);
+        self.magazines[number].top.store(top, Relaxed);
+        count
     }
 
     /// Raises a magazine's limit, if the caps allow it. One that may not even hold a batch takes from another.
     fn grow(&self, class: usize) {
         let limits = self.limits();
-        if !limits.wants(class, size(class)) {
+        let (before, size) = (limits.bytes(), object_size(class));
+        self.renew(class);
+        if !limits.wants(class, size) {
             return;
         }
-        let before = limits.bytes();
         let cap = PROCESS_CAP_MIN.max(HOT.units.load(Relaxed) * UNIT / PROCESS_SHARE);
         let spare = cap.saturating_sub(CACHED.load(Relaxed));
-        if limits.grow(class, size(class), spare) == 0
+        if limits.grow(class, size, spare) == 0
             && limits.get(class) < batch(class)
             && let Some(other) = limits.give_way(class)
         {
-            let kept = limits.get(other);
-            self.flush_to(other, kept);
-            self.publish(other);
-            limits.grow(class, size(class), spare + before - limits.bytes());
+            self.flush_to(other, limits.get(other));
+            limits.grow(class, size, spare + before - limits.bytes());
         }
         CACHED.fetch_add(limits.bytes().wrapping_sub(before), Relaxed);
         self.publish(class);
@@ -293,11 +337,15 @@ impl Cache {
         self.flush_all();
         CACHED.fetch_sub(self.limits().bytes(), Relaxed);
         self.limits().reset();
-        (1..CLASSES).for_each(|class| self.publish(class));
+        (1..NUMBERS).for_each(|class| self.publish(class));
         let mut all = ALL.lock();
         all.spare += 1;
         self.state.store(FREE, Relaxed);
     }
+}
+
+fn batch(class: usize) -> usize {
+    batch_of(object_size(class))
 }
 
 /// The thread's cache; it gets one if it has none yet. `None`: it works without.
@@ -352,7 +400,7 @@ fn make() -> Option<&'static Cache> {
     let cache = unsafe { &*cache };
     cache.left.set(sample::interval());
     *cache.limits() = Limits::new(options::get(Key::PerthreadCache));
-    for class in 1..CLASSES {
+    for class in 1..NUMBERS {
         let bottom = cache.bottom(class);
         cache.magazines[class].top.store(bottom, Relaxed);
         cache.magazines[class].limit.store(bottom, Relaxed);
@@ -361,6 +409,17 @@ fn make() -> Option<&'static Cache> {
     cache.next.store(all.first.load(Relaxed), Relaxed);
     all.first.store(ptr::from_ref(cache).cast_mut(), Relaxed);
     Some(cache)
+}
+
+/// Empties and ends the magazines of an object cache that nobody uses any more, in all threads.
+pub fn abandon(number: usize, mut take: impl FnMut(&[usize])) {
+    let all = ALL.lock();
+    each(&all.first, |cache| {
+        let (held, bottom) = (cache.held(number), cache.bottom(number));
+        cache.magazines[number].limit.store(bottom, Relaxed);
+        cache.magazines[number].top.store(bottom, Relaxed);
+        take(cache.slots(number, 1, held));
+    });
 }
 
 /// Bytes that all magazines hold.
@@ -387,14 +446,10 @@ pub fn release_all(is_child: bool) {
         each(&all.first, |cache| {
             if cache.state.load(Relaxed) == LIVE && !ptr::eq(cache, own) {
                 // Its thread may have lowered a limit below what the magazine still holds.
-                let limit = |class| {
-                    if class < CLASSES {
-                        cache.limit(class)
-                    } else {
-                        0
-                    }
-                };
-                cache.limits().take_over(limit);
+                cache.limits().take_over(|place| match place {
+                    ..NUMBERS => cache.limit(place),
+                    _ => 0,
+                });
                 cache.state.store(ORPHAN, Relaxed);
                 orphans += 1;
             }

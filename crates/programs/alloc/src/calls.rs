@@ -4,21 +4,21 @@ use core::ffi::{c_int, c_void};
 use core::ptr;
 use core::sync::atomic::Ordering::Relaxed;
 
-use windlass_slab::{
-    Fault, SMALL_MAX, TABLE_FINE, TABLE_WIDE, UNIT, aligned_class, class_of, size,
-};
+use windlass_slab::{Fault, SMALL_MAX, TABLE_FINE, TABLE_WIDE, UNIT, aligned_class, class_of};
 
 use crate::cache::{self, Cache, slot};
 use crate::debug;
-use crate::heap::{self, HOT};
+use crate::heap::{self, HOT, SHARED};
 use crate::options;
 use crate::report;
 use crate::sample;
 use crate::sys;
+use crate::umem;
 
 /// Sizes up to here are looked up in `FINE`.
 const FINE_MAX: usize = 1024;
-const ALIGN_MIN: usize = 8;
+/// Every object starts at a multiple of this.
+pub const ALIGN_MIN: usize = 8;
 
 // Copies of this library's own: another's would be found through one load more.
 static FINE: [u16; 129] = TABLE_FINE;
@@ -127,10 +127,14 @@ fn take_from(class: Option<usize>, bytes: usize, align: usize) -> (*mut c_void, 
             one[0]
         }
     };
-    match object {
-        0 => take_large(bytes, align),
-        object => (object as *mut c_void, false),
+    if object != 0 {
+        return (object as *mut c_void, false);
     }
+    let large = take_large(bytes, align);
+    if large.0.is_null() && umem::reclaim() {
+        return take_large(bytes, align);
+    }
+    large
 }
 
 /// An object of a class; 0: no memory in the arena.
@@ -196,8 +200,10 @@ extern "C" fn release_slow(object: *mut c_void) {
         return;
     }
     let class = heap::class_at(address);
-    if class == 0 {
-        return heap::release_large(address);
+    match class {
+        0 => return heap::release_large(address),
+        SHARED => return umem::refuse_call("free", address),
+        _ => {}
     }
     if !address.is_multiple_of(ALIGN_MIN) {
         return report::fault("free", Fault::Interior(address));
@@ -217,7 +223,11 @@ fn len(call: &str, object: *mut c_void) -> usize {
     }
     match heap::class_at(object as usize) {
         0 => heap::large_len(call, object as usize),
-        class => size(class),
+        SHARED => {
+            umem::refuse_call(call, object as usize);
+            0
+        }
+        class => heap::object_size(class),
     }
 }
 

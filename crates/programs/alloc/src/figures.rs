@@ -4,13 +4,17 @@ use core::ffi::c_int;
 
 use crate::cache;
 use crate::heap;
+use crate::umem;
 
 /// `mallinfo2(3)`: `arena` is what the arena holds of memory, `hblks` and `hblkhd` are mappings, `uordblks` is what the program has,
 /// `fordblks` is the rest, `keepcost` is what could go back to the kernel at once.
 #[unsafe(no_mangle)]
 pub extern "C" fn mallinfo2() -> libc::mallinfo2 {
     let cached = cache::bytes();
-    let totals = heap::totals();
+    let mut totals = heap::totals();
+    let (small, slabs) = umem::totals();
+    totals.small += small;
+    totals.slabs += slabs;
     // The locks are taken one after another: while other threads allocate, the parts are of different moments.
     let in_use = (totals.small + totals.used).saturating_sub(totals.slabs + cached);
     let arena = totals.used + totals.kept;
@@ -35,6 +39,7 @@ pub extern "C" fn malloc_trim(_: usize) -> c_int {
         cache.flush_all();
     }
     heap::drain();
+    umem::tidy_numbered();
     let before = heap::totals().kept;
     heap::give_back(|_| 0);
     c_int::from(before > 0)

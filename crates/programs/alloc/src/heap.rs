@@ -1,12 +1,12 @@
 //! The arena, its classes and runs, and mappings, each under its lock.
 
 use core::slice;
-use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering::*};
 
 use windlass_memory::options::{ALL, Key};
 use windlass_slab::{
-    CLASSES, Class, Emptied, Fault, Geometry, Mapping, Mappings, Records, SPAN, SPAN_UNITS, Slab,
-    Span, Spans, UNIT, units,
+    CLASSES, Class, Emptied, Fault, Geometry, Mapping, Mappings, PLACES, Records, SPAN, SPAN_UNITS,
+    Slab, Span, Spans, Taken, UNIT,
 };
 
 use crate::lock::Lock;
@@ -45,14 +45,29 @@ pub static HOT: Hot = Hot {
     slabs: AtomicPtr::new(core::ptr::null_mut()),
 };
 
-static LOCKS: [Lock<Class>; CLASSES] = {
-    let mut locks = [const { Lock::new(Class::new(1, Geometry::of_class(1))) }; CLASSES];
+/// Numbers of classes: malloc's, then object caches' of their own.
+pub const NUMBERS: usize = PLACES - 1;
+/// In the map: an object cache without a number. Its magazine is empty and full.
+pub const SHARED: usize = NUMBERS;
+
+static LOCKS: [Lock<Class>; NUMBERS] = {
+    let mut locks = [const { Lock::new(Class::new(1, Geometry::of_class(1))) }; NUMBERS];
     let mut class = 1;
     while class < CLASSES {
         locks[class] = Lock::new(Class::new(class as u16, Geometry::of_class(class)));
         class += 1;
     }
     locks
+};
+/// Bytes of an object of each number; 1: there is no such cache.
+static SIZES: [AtomicU32; NUMBERS] = {
+    let mut sizes = [const { AtomicU32::new(1) }; NUMBERS];
+    let mut class = 1;
+    while class < CLASSES {
+        sizes[class] = AtomicU32::new(windlass_slab::size(class) as u32);
+        class += 1;
+    }
+    sizes
 };
 /// Held from [`Spans::excess`] to [`Spans::returned`], so that a fork falls into neither.
 static RETURNS: Lock<()> = Lock::new(());
@@ -223,61 +238,145 @@ fn take_units(units: usize, align: usize) -> Option<(u32, bool)> {
     }
 }
 
+/// Bytes of an object of a class, or of a cache with a number.
+pub fn object_size(number: usize) -> usize {
+    SIZES[number].load(Relaxed) as usize
+}
+
+/// The class of a number.
+pub fn class(number: usize) -> &'static Lock<Class> {
+    &LOCKS[number]
+}
+
+/// Gives a number to an object cache.
+pub fn begin_class(number: usize, geometry: Geometry) {
+    *LOCKS[number].lock() = Class::new(number as u16, geometry);
+    SIZES[number].store(geometry.size() as u32, Relaxed);
+}
+
 /// Takes objects of a class, at least one unless there is no memory. Returns how many.
 pub fn refill(class: usize, out: &mut [usize]) -> usize {
-    let mut held = LOCKS[class].lock();
+    refill_from(&LOCKS[class], class, out).count
+}
+
+/// The same of any lock; `number` is what the map says of its slabs.
+pub fn refill_from<const DEPOT: usize>(
+    lock: &Lock<Class<DEPOT>>,
+    number: usize,
+    out: &mut [usize],
+) -> Taken {
+    let mut held = lock.lock();
     loop {
-        let taken = held.refill(&mut Table, HOT.base.load(Relaxed), out).count;
-        if taken > 0 {
+        let taken = held.refill(&mut Table, HOT.base.load(Relaxed), out);
+        if taken.count > 0 {
             return taken;
         }
-        let Some((first, _)) = take_units(units(class), 1) else {
-            return 0;
+        let units = held.geometry().units();
+        let Some((first, _)) = take_units(units, 1) else {
+            return taken;
         };
         held.add(&mut Table, first);
-        for unit in first as usize..first as usize + units(class) {
-            map_entry(unit).store(class as u8, Relaxed);
+        for unit in first as usize..first as usize + units {
+            map_entry(unit).store(number as u8, Relaxed);
         }
     }
 }
 
 /// Takes back objects of a class.
 pub fn flush(class: usize, objects: &[usize]) {
-    let mut held = LOCKS[class].lock();
-    let emptied = held.flush(&mut Table, HOT.base.load(Relaxed), objects);
-    let is_over = emptied.map(settle);
-    drop(held);
-    match is_over {
-        Ok(true) => give_back(bound),
-        Ok(false) => {}
-        Err(fault) => report::fault("free", fault),
+    let flush = |held: &mut Class| held.flush(&mut Table, HOT.base.load(Relaxed), objects);
+    if let Err(fault) = put_back(&LOCKS[class], flush) {
+        report::fault("free", fault);
     }
+}
+
+/// Takes back objects of any lock, past its depot.
+pub fn release_to<const DEPOT: usize>(
+    lock: &Lock<Class<DEPOT>>,
+    objects: &[usize],
+) -> Result<(), Fault> {
+    put_back(lock, |held| {
+        held.release(&mut Table, HOT.base.load(Relaxed), objects)
+    })
+}
+
+/// Takes back objects that could not be constructed.
+pub fn give_up<const DEPOT: usize>(
+    lock: &Lock<Class<DEPOT>>,
+    objects: &[usize],
+) -> Result<(), Fault> {
+    put_back(lock, |held| {
+        held.give_up(&mut Table, HOT.base.load(Relaxed), objects)
+    })
 }
 
 /// Moves what the depots hold to the slabs.
 pub fn drain() {
     for lock in &LOCKS[1..] {
-        loop {
-            let mut held = lock.lock();
-            let Some(emptied) = held.drain(&mut Table, HOT.base.load(Relaxed)) else {
-                break;
-            };
-            let settled = emptied.map(settle);
-            drop(held);
-            if let Err(fault) = settled {
-                report::fault("free", fault);
-            }
+        if let Err(fault) = drain_one(lock) {
+            report::fault("free", fault);
         }
     }
 }
 
+/// The same of one class.
+pub fn drain_one(lock: &Lock<Class>) -> Result<(), Fault> {
+    let mut is_left = true;
+    while is_left {
+        put_back(lock, |held| {
+            let drained = held.drain(&mut Table, HOT.base.load(Relaxed));
+            is_left = drained.is_some();
+            drained.unwrap_or(Ok(Emptied::default()))
+        })?;
+    }
+    Ok(())
+}
+
+/// Returns the units of slabs that became empty.
+fn put_back<const DEPOT: usize>(
+    lock: &Lock<Class<DEPOT>>,
+    put: impl FnOnce(&mut Class<DEPOT>) -> Result<Emptied, Fault>,
+) -> Result<(), Fault> {
+    let mut held = lock.lock();
+    let emptied = put(&mut held)?;
+    let is_over = settle(held.geometry().units(), emptied);
+    drop(held);
+    if is_over {
+        give_back(bound);
+    }
+    Ok(())
+}
+
+/// Calls `destruct` for each constructed object of the slabs that wait for it, without a lock, and returns their units.
+pub fn destruct<const DEPOT: usize>(lock: &Lock<Class<DEPOT>>, destruct: impl Fn(usize)) {
+    let mut held = lock.lock();
+    let waiting = held.take_waiting();
+    let geometry = *held.geometry();
+    drop(held);
+    if waiting == Emptied::default() {
+        return;
+    }
+    // These slabs are nobody else's: they are on no list, and no object of theirs is out.
+    let mut rest = waiting;
+    while let Some(unit) = rest.take(&mut Table) {
+        while let Some(index) = Table.slab(unit).take_constructed() {
+            destruct(HOT.base.load(Relaxed) + unit as usize * UNIT + index * geometry.size());
+        }
+    }
+    let held = lock.lock();
+    let is_over = settle(geometry.units(), waiting);
+    drop(held);
+    if is_over {
+        give_back(bound);
+    }
+}
+
 /// Returns the units of empty slabs, whose class's lock is held. Whether too much is kept now.
-fn settle(mut emptied: Emptied) -> bool {
+fn settle(units: usize, mut emptied: Emptied) -> bool {
     let mut is_over = false;
     while let Some(unit) = emptied.take(&mut Table) {
         let unit = unit as usize;
-        let class = usize::from(map_entry(unit).load(Relaxed));
-        (unit..unit + units(class)).for_each(|unit| map_entry(unit).store(0, Relaxed));
+        (unit..unit + units).for_each(|unit| map_entry(unit).store(0, Relaxed));
         let mut arena = ARENA.lock();
         // It was taken by `refill`, so there is a run.
         let _ = arena.spans.release(HOT.base.load(Relaxed) + unit * UNIT);
@@ -462,10 +561,10 @@ pub struct Totals {
 /// See [`Totals`].
 pub fn totals() -> Totals {
     let mut totals = Totals::default();
-    for (class, lock) in LOCKS.iter().enumerate().skip(1) {
+    for lock in &LOCKS[1..] {
         let held = lock.lock();
-        totals.small += held.out() * windlass_slab::size(class);
-        totals.slabs += held.slabs() * units(class) * UNIT;
+        totals.small += held.out() * held.geometry().size();
+        totals.slabs += held.slabs() * held.geometry().units() * UNIT;
     }
     let (used, kept, _) = ARENA.lock().spans.totals();
     (totals.used, totals.kept) = (used * UNIT, kept * UNIT);

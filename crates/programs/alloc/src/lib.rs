@@ -11,6 +11,7 @@
 //!              heap                arena, classes, runs, mappings, each under its lock -> windlass-slab
 //!              process             start, thread exit, fork
 //!              pages               which pages a span gets
+//!              umem                object caches
 //!              report              a sentence and an abort
 //!              sample              which allocations are samples
 //!              lock, sys, arch     futex locks, system calls, the thread's pointer
@@ -30,7 +31,7 @@
 //! has [`cache::DEAD`] from then on and works without a cache. After fork the child adopts what the other threads' caches hold, one for each new thread.
 //!
 //! # Synchronization
-//! Locks, in their order: the list of caches, one of each class (one at a time; all, ascending, in fork), returns to the kernel, spans, mappings.
+//! Locks, in their order: the table of object caches and theirs, the list of caches, one of each class (one at a time; all, ascending, in fork), returns to the kernel, spans, mappings.
 //! Nothing is called under a lock but the kernel. `top` of a magazine is lowered before its objects are flushed and raised after they
 //! were filled in: a fork in between loses objects and never doubles them.
 //!
@@ -39,7 +40,7 @@
 //! that is refused is halved down to 64 MiB; without one, every object is a mapping.
 //!
 //! # Not done
-//! The status file, debugging words, object caches, huge pages. malloc inside a signal handler is undefined, as everywhere.
+//! The status file, debugging words, huge pages. malloc inside a signal handler is undefined, as everywhere.
 
 extern crate std;
 
@@ -59,3 +60,4 @@ mod process;
 mod report;
 mod sample;
 mod sys;
+mod umem;

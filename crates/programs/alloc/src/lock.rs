@@ -55,6 +55,15 @@ impl<T> Lock<T> {
         }
     }
 
+    /// The value, between [`Lock::hold`] and [`Lock::release`].
+    ///
+    /// # Safety
+    /// This thread holds the lock, and nothing else of it uses the value.
+    pub unsafe fn held(&self) -> &T {
+        // SAFETY: the caller's promise.
+        unsafe { &*self.value.get() }
+    }
+
     /// Ends what [`Lock::hold`] began; in the child of a fork, too.
     pub fn release(&self) {
         if self.word.swap(FREE, Release) == CONTENDED {

@@ -12,6 +12,7 @@ use crate::heap;
 use crate::options;
 use crate::pages;
 use crate::report;
+use crate::umem;
 
 /// No key yet.
 const NONE: u32 = u32::MAX;
@@ -61,9 +62,11 @@ unsafe extern "C" fn thread_ends(cache: *mut c_void) {
     // SAFETY: what `thread_begins` left: a cache, which is never unmapped.
     let cache = unsafe { &*cache.cast::<Cache>() };
     cache.retire();
+    umem::tidy_numbered();
 }
 
 unsafe extern "C" fn before_fork() {
+    umem::hold_all();
     cache::hold_all();
     heap::hold_all();
     debug::hold_all();
@@ -74,6 +77,7 @@ unsafe extern "C" fn after_fork_parent() {
     debug::release_all();
     heap::release_all();
     cache::release_all(false);
+    umem::release_all(false);
 }
 
 unsafe extern "C" fn after_fork_child() {
@@ -81,4 +85,5 @@ unsafe extern "C" fn after_fork_child() {
     pages::after_fork_child();
     heap::release_all();
     cache::release_all(true);
+    umem::release_all(true);
 }

@@ -56,7 +56,13 @@ pub fn fault(call: &str, fault: Fault) {
         Fault::Interior(address) => (address, "not the start of an allocation"),
         Fault::Twice(address) => (address, "already freed"),
     };
-    say(format_args!("{call}({address:#x}): {what}"));
+    error(format_args!("{call}({address:#x}): {what}"));
+}
+
+/// Says what the program did wrong and aborts, unless the options say otherwise.
+#[cold]
+pub fn error(what: fmt::Arguments<'_>) {
+    say(what);
     if options::is_debugging() {
         debug::stack();
     }

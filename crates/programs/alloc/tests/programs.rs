@@ -35,6 +35,11 @@ fn is_installed(test: &str, program: &str) -> bool {
 
 /// Compiles a source of `programs` with this compiler; the binary's path.
 fn compile(compiler: &str, source: &str) -> PathBuf {
+    compile_with(compiler, source, &[])
+}
+
+/// The same with options behind the source.
+fn compile_with(compiler: &str, source: &str, options: &[String]) -> PathBuf {
     let binary = scratch(source);
     let status = Command::new(compiler)
         .args(["-w", "-O1", "-pthread", "-o"])
@@ -44,6 +49,7 @@ fn compile(compiler: &str, source: &str) -> PathBuf {
                 .join("tests/programs")
                 .join(source),
         )
+        .args(options)
         .status()
         .expect("a compiler");
     assert!(status.success(), "{source} does not compile");
@@ -257,6 +263,109 @@ fn unknown_words_are_named() {
     let said = "ignored\nwindlass: WINDLASS_MEMORY: unknown word \"nonsense\"\n\
                 windlass: WINDLASS_MEMORY: unknown word \"keep=x\"\n";
     assert_eq!(text(&output), said);
+}
+
+/// Runs the program of `umem.c`, which is linked with the library; it must be content.
+fn caches_pass(what: &[&str]) -> Output {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    let directory = library().with_file_name("");
+    let program = PROGRAM.get_or_init(|| {
+        let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
+        let path = |option: &str, path: &Path| format!("{option}{}", path.display());
+        compile_with(
+            "cc",
+            "umem.c",
+            &[
+                path("-I", &include),
+                path("-L", &directory),
+                "-lwindlass_alloc".into(),
+            ],
+        )
+    });
+    let mut command = Command::new(program);
+    command.args(what).env("LD_LIBRARY_PATH", directory);
+    output(command, false)
+}
+
+/// Object caches: each object is constructed once before it is handed out and destructed once after it came back, and has one owner at a time.
+/// Six threads, thirty caches with and without numbers, constructors that fail; caches that come and go and take over numbers; 10,000 of them;
+/// threads that end; forks; sizes, alignments, names and what is refused; reclaim without memory.
+#[test]
+fn object_caches_keep_their_promises() {
+    for what in [
+        "stays",
+        "threads",
+        "churn",
+        "many",
+        "exits",
+        "races",
+        "forks",
+        "arguments",
+        "shortage",
+    ] {
+        let output = caches_pass(&[what]);
+        let said = text(&output);
+        let is_end = match what {
+            // The callback's answer.
+            "shortage" => output.status.code() == Some(7),
+            _ => output.status.success() && said == "done\n",
+        };
+        assert!(is_end, "{what}: {:?} {said}", output.status);
+    }
+    assert_eq!(caches_pass(&["nofail"]).status.code(), Some(255));
+}
+
+/// Wrong uses of object caches are named.
+#[test]
+fn wrong_uses_of_caches_are_named() {
+    let (other, start, gone) = (
+        "not an object of this cache",
+        "not the start of an object",
+        "no such cache",
+    );
+    for (what, call, sentence) in [
+        ("twice", "free(0x", "already freed"),
+        ("twice-apart", "umem_cache_free(ours, 0x", "already freed"),
+        ("other", "umem_cache_free(other, 0x", other),
+        ("interior", "umem_cache_free(ours, 0x", start),
+        ("unaligned", "umem_cache_free(ours, 0x", start),
+        ("stack", "umem_cache_free(ours, 0x", other),
+        ("null", "umem_cache_free(ours, 0x0", other),
+        ("malloc", "umem_cache_free(ours, 0x", other),
+        (
+            "out",
+            "umem_cache_destroy(ours",
+            "2 objects are still allocated",
+        ),
+        ("gone", "umem_cache_alloc(0x", gone),
+        ("gone-twice", "umem_cache_destroy(0x", gone),
+        ("gone-free", "umem_cache_free(0x", gone),
+        (
+            "locked-twice",
+            "umem_cache_free(locked, 0x",
+            "already freed",
+        ),
+        ("locked-other", "umem_cache_free(locked2, 0x", other),
+        ("locked-interior", "umem_cache_free(locked, 0x", start),
+        (
+            "locked-free",
+            "free(0x",
+            "an object of a cache, which umem_cache_free frees",
+        ),
+        ("size", "umem_free(0x", "allocated with another size"),
+    ] {
+        let output = caches_pass(&["wrong", what]);
+        let said = text(&output);
+        assert_eq!(output.status.signal(), Some(ABORTED), "{what}: {said}");
+        assert!(
+            said.starts_with(&format!("windlass: {call}")),
+            "{what}: {said}"
+        );
+        assert!(
+            said.ends_with(&format!("): {sentence}\n")),
+            "{what}: {said}"
+        );
+    }
 }
 
 /// C++: every operator, bad_alloc, the new-handler, containers and exceptions.
