@@ -45,11 +45,11 @@ rows! {
         sample_mean: u64,
         /// Bytes that one thread's magazines may hold.
         thread_cap: u64,
-        /// Units in use for each unit that may be kept; 0: everything is kept.
+        /// Percent of what is in use that may be kept from the kernel; all ones: everything is kept.
         keep_share: u64,
-        /// How pages are asked for: [`Pages`] as a number.
+        /// How pages are asked for: the word's place in its option's row.
         pages: u64,
-        /// The debugging words in force, a bit each.
+        /// The debugging words in force: bit `n` is row `n` of [`options::OPTIONS`](crate::options::OPTIONS).
         debug: u64,
     }
 
@@ -247,7 +247,7 @@ rows! {
         slabs: u64,
         /// Bytes of a record.
         slab_stride: u64,
-        /// In a record: the class, a byte.
+        /// In a record: the class, 2 bytes.
         slab_class: u64,
         /// In a record: how many units before this one the slab starts, a byte.
         slab_back: u64,
@@ -302,20 +302,6 @@ rows! {
 
 /// Set in a map entry, and added to the number of a class's row: sampled objects.
 pub const SAMPLED: usize = CLASSES;
-
-/// How pages are asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u64)]
-pub enum Pages {
-    /// Small until huge ones pay.
-    Auto = 0,
-    /// Small.
-    Small = 1,
-    /// Transparent huge pages.
-    Transparent = 2,
-    /// From the reserve of huge pages.
-    Hugetlb = 3,
-}
 
 /// The states of a thread's row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,5 +1,7 @@
 //! The slabs of one size class or object cache, and its depot.
 
+use core::mem::offset_of;
+
 use crate::UNIT;
 use crate::geometry::Geometry;
 use crate::sizes::BATCH_MAX;
@@ -33,6 +35,17 @@ pub struct Slab {
     hint: u8,
     /// 1: free. Of a class with a constructor the second half is 1: constructed.
     bits: [u64; WORDS],
+}
+
+impl Slab {
+    /// Bytes before the owner (2 bytes), for a reader of foreign memory.
+    pub const OWNER_AT: usize = offset_of!(Slab, owner);
+    /// Bytes before the distance to the slab's first unit.
+    pub const BACK_AT: usize = offset_of!(Slab, back);
+    /// Bytes before the number of free objects.
+    pub const FREE_AT: usize = offset_of!(Slab, free);
+    /// Bytes before the bits.
+    pub const BITS_AT: usize = offset_of!(Slab, bits);
 }
 
 impl Default for Slab {
@@ -195,6 +208,15 @@ pub struct Class<const DEPOT: usize = DEPOT_BATCHES> {
     depot: [[usize; BATCH_MAX]; DEPOT],
 }
 
+impl Class {
+    /// Bytes before the number of batches in the depot, for a reader of foreign memory.
+    pub const DEPOT_LEN_AT: usize = offset_of!(Class, depot_len);
+    /// Bytes before the depot.
+    pub const DEPOT_AT: usize = offset_of!(Class, depot);
+    /// Bytes of a batch in the depot.
+    pub const DEPOT_STRIDE: usize = BATCH_MAX * size_of::<usize>();
+}
+
 impl<const DEPOT: usize> Class<DEPOT> {
     /// A class without slabs; `owner` is its number, which is not 0.
     pub const fn new(owner: u16, geometry: Geometry) -> Self {
@@ -208,6 +230,11 @@ impl<const DEPOT: usize> Class<DEPOT> {
             waiting: Emptied(NONE),
             depot: [[0; BATCH_MAX]; DEPOT],
         }
+    }
+
+    /// The number of the class.
+    pub fn owner(&self) -> usize {
+        usize::from(self.owner)
     }
 
     /// How the class cuts its slabs.

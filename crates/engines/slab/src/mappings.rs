@@ -18,6 +18,9 @@ pub struct Mappings<'a> {
 }
 
 impl<'a> Mappings<'a> {
+    /// Bytes before the table's address and its number of places, for a reader of foreign memory.
+    pub const PLACES_AT: usize = core::mem::offset_of!(Mappings<'static>, places);
+
     /// A table without places.
     pub const fn new() -> Self {
         Self {

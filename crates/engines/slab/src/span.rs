@@ -1,5 +1,7 @@
 //! Spans of 2 MiB, the units in them, and what is kept from the kernel.
 
+use core::mem::offset_of;
+
 use crate::class::Fault;
 use crate::{SPAN_UNITS, UNIT};
 
@@ -62,6 +64,15 @@ pub struct Span {
 }
 
 impl Span {
+    /// Bytes before the units in use, for a reader of foreign memory.
+    pub const USED_AT: usize = offset_of!(Span, used);
+    /// Bytes before the first units of runs.
+    pub const STARTS_AT: usize = offset_of!(Span, starts);
+    /// Bytes before the backed units.
+    pub const BACKED_AT: usize = offset_of!(Span, backed);
+    /// Bytes before the byte that says whether it is broken.
+    pub const BROKEN_AT: usize = offset_of!(Span, broken);
+
     /// Units that are backed, hold nothing, and can go back.
     fn kept_units(&self) -> u8 {
         match self.pages {

@@ -1,12 +1,14 @@
 //! A thread's magazines.
 
 use core::cell::{Cell, UnsafeCell};
+use core::mem::offset_of;
 use core::ptr;
 use core::slice;
-use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use windlass_memory::options::Key;
-use windlass_slab::{CLASSES, Fault, Limits, MAGAZINE_MAX, PLACES, UNIT, batch_of, limit_max};
+use windlass_memory::{THREAD, Thread, ThreadRow, ThreadState};
+use windlass_slab::{CLASSES, Fault, Limits, MAGAZINE_MAX, UNIT, batch_of, limit_max};
 
 use crate::arch;
 use crate::heap::{self, HOT, NUMBERS, object_size};
@@ -14,15 +16,21 @@ use crate::lock::Lock;
 use crate::options;
 use crate::process;
 use crate::report;
-use crate::sample;
+use crate::sample::{Due, Pace};
+use crate::status::{self, File};
 use crate::sys;
 
 /// Bytes that one thread's magazines may hold.
-const THREAD_CAP: usize = 1 << 20;
+pub const THREAD_CAP: usize = 1 << 20;
 /// Bytes that all of them may hold, whatever the heap.
 const PROCESS_CAP_MIN: usize = 32 << 20;
 /// One part of so many of the heap that they may hold.
 const PROCESS_SHARE: usize = 8;
+/// Magazines of a cache, by entry of the map: those of classes, and some that never hold anything for [`heap::SAMPLED`] ones.
+pub const MAGAZINES: usize = 2 * heap::SAMPLED;
+/// Bytes before the next cache's address, for a reader of foreign memory.
+pub const NEXT_AT: usize = offset_of!(Cache, next);
+
 const LIVE: u8 = 0;
 /// Its thread ended; it is empty.
 const FREE: u8 = 1;
@@ -53,26 +61,53 @@ static ZERO: AtomicUsize = AtomicUsize::new(0);
 /// A thread's cache. Its slots lie behind it.
 #[repr(C)]
 pub struct Cache {
-    magazines: [Magazine; PLACES],
+    magazines: [Magazine; MAGAZINES],
     /// Bytes until the next sample; the owner's. Never negative between two calls.
     left: Cell<isize>,
     /// The owner's.
+    pace: Pace,
+    /// The owner's.
     limits: UnsafeCell<Limits>,
+    /// The owner's.
+    shown: UnsafeCell<Shown>,
     /// Another cache; under the lock of [`ALL`].
     next: AtomicPtr<Cache>,
     /// Under that lock.
     state: AtomicU8,
 }
 
-// SAFETY: `left` and `limits` are touched by the owning thread alone; the rest is atomic.
+/// What the status file says of a cache.
+struct Shown {
+    /// The file's; 0: nothing is said.
+    epoch: u64,
+    row: usize,
+    cached: u64,
+    limit: u64,
+    /// Bytes.
+    by_class: [u32; NUMBERS],
+}
+
+impl Shown {
+    const NOTHING: Self = Self {
+        epoch: 0,
+        row: 0,
+        cached: 0,
+        limit: 0,
+        by_class: [0; NUMBERS],
+    };
+}
+
+// SAFETY: `left`, `pace`, `limits` and `shown` are touched by the owning thread alone; the rest is atomic.
 unsafe impl Sync for Cache {}
 
 impl Cache {
     const fn nothing() -> Self {
         Self {
-            magazines: [const { Magazine::nothing() }; PLACES],
+            magazines: [const { Magazine::nothing() }; MAGAZINES],
             left: Cell::new(0),
+            pace: Pace::new(),
             limits: UnsafeCell::new(Limits::new(THREAD_CAP)),
+            shown: UnsafeCell::new(Shown::NOTHING),
             next: AtomicPtr::new(ptr::null_mut()),
             state: AtomicU8::new(LIVE),
         }
@@ -149,16 +184,17 @@ impl Cache {
         left < 0
     }
 
-    /// Whether an allocation is a sample. It is counted here unless [`Cache::count`] ended with it.
-    pub fn is_due(&self, bytes: usize) -> bool {
+    /// Whether an allocation is a sample, and what led to it. It is counted here unless [`Cache::count`] ended with it.
+    pub fn due(&self, bytes: usize) -> Option<Due<'_>> {
         let left = self.left.get();
         let bytes = isize::try_from(bytes).unwrap_or(isize::MAX);
         if left >= bytes {
             self.left.set(left - bytes);
-            return false;
+            return None;
         }
-        self.left.set(sample::interval());
-        true
+        let due = self.pace.step();
+        self.left.set(self.pace.interval());
+        Some(due)
     }
 
     /// The zero before the slots of a class.
@@ -176,6 +212,110 @@ impl Cache {
         unsafe { &mut *self.limits.get() }
     }
 
+    #[expect(
+        clippy::mut_from_ref,
+        reason = "the owner's, for the length of one call"
+    )]
+    fn shown(&self) -> &mut Shown {
+        // SAFETY: as `limits`; an orphan's is touched under the lock of `ALL`.
+        unsafe { &mut *self.shown.get() }
+    }
+
+    /// Tells the reader about a class's magazine.
+    fn show(&self, class: usize) {
+        let Some(file) = status::file() else {
+            return;
+        };
+        let shown = self.shown();
+        if shown.epoch != file.epoch() {
+            return self.show_whole(ThreadState::Live);
+        }
+        let Some(row) = file.row::<ThreadRow>(&THREAD, shown.row) else {
+            return;
+        };
+        let bytes = self.bytes_of(class);
+        let old = u64::from(core::mem::replace(&mut shown.by_class[class], bytes));
+        let bytes = u64::from(bytes);
+        let old_limit = core::mem::replace(&mut shown.limit, self.limits().bytes() as u64);
+        shown.cached = (shown.cached + bytes).wrapping_sub(old);
+        let now = sys::coarse_time();
+        if File::is_own(shown.row) {
+            row.sequence.write(|| {
+                row.by_class[class].store(bytes, Relaxed);
+                row.cached.store(shown.cached, Relaxed);
+                row.limit.store(shown.limit, Relaxed);
+                row.slow_calls
+                    .store(row.slow_calls.load(Relaxed) + 1, Relaxed);
+                row.last_slow.store(now, Relaxed);
+            });
+            return;
+        }
+        // The row of all others has many writers: each word is right by itself.
+        let add = |word: &AtomicU64, new: u64, old: u64| {
+            word.fetch_add(new.wrapping_sub(old), Relaxed);
+        };
+        add(&row.by_class[class], bytes, old);
+        add(&row.cached, bytes, old);
+        add(&row.limit, shown.limit, old_limit);
+        add(&row.slow_calls, 1, 0);
+        row.last_slow.store(now, Relaxed);
+    }
+
+    /// Tells the reader about a cache that a thread has got, or that is an orphan.
+    fn show_whole(&self, state: ThreadState) {
+        let Some(file) = status::file() else {
+            return;
+        };
+        let shown = self.shown();
+        if shown.epoch != file.epoch() {
+            *shown = Shown::NOTHING;
+            shown.epoch = file.epoch();
+            shown.row = file.take_thread();
+            if !File::is_own(shown.row)
+                && let Some(row) = file.row::<ThreadRow>(&THREAD, shown.row)
+            {
+                row.state.store(state as u64, Relaxed);
+                row.tid.fetch_add(1, Relaxed);
+            }
+        }
+        if File::is_own(shown.row)
+            && let Some(row) = file.row::<ThreadRow>(&THREAD, shown.row)
+        {
+            let tid = match state {
+                ThreadState::Live => sys::thread_id(),
+                _ => 0,
+            };
+            row.sequence.write(|| {
+                row.state.store(state as u64, Relaxed);
+                row.tid.store(tid, Relaxed);
+                row.cache.store(ptr::from_ref(self) as u64, Relaxed);
+            });
+        }
+        let differs = |class: &usize| self.bytes_of(*class) != shown.by_class[*class];
+        // The first class says when that was, and the limits.
+        let classes = (2..NUMBERS).filter(differs);
+        [1].into_iter()
+            .chain(classes)
+            .for_each(|class| self.show(class));
+    }
+
+    /// The reader forgets the cache, which is empty.
+    fn hide(&self) {
+        let shown = self.shown();
+        if let Some(file) = status::file()
+            && file.epoch() == shown.epoch
+            && let Some(row) = file.row::<ThreadRow>(&THREAD, shown.row)
+        {
+            if File::is_own(shown.row) {
+                row.set(&Thread::NOTHING);
+                file.release_thread(shown.row);
+            } else {
+                row.tid.fetch_sub(1, Relaxed);
+            }
+        }
+        shown.epoch = 0;
+    }
+
     /// How many objects a magazine holds.
     fn held(&self, class: usize) -> usize {
         let top = self.magazines[class].top.load(Relaxed) as usize;
@@ -185,8 +325,13 @@ impl Cache {
     /// Bytes that the magazines hold.
     fn bytes(&self) -> usize {
         (1..NUMBERS)
-            .map(|class| self.held(class) * object_size(class))
+            .map(|class| self.bytes_of(class) as usize)
             .sum()
+    }
+
+    /// Bytes that a magazine holds: at most a few MiB.
+    fn bytes_of(&self, class: usize) -> u32 {
+        (self.held(class) * object_size(class)) as u32
     }
 
     /// The slots from `first` (1 is the lowest) on.
@@ -211,6 +356,7 @@ impl Cache {
         let object = slots[left];
         let top = self.bottom(class).wrapping_add(left);
         self.magazines[class].top.store(top, Relaxed);
+        self.show(class);
         object
     }
 
@@ -232,6 +378,7 @@ impl Cache {
         let top = magazine.top.load(Relaxed).wrapping_add(1);
         slot(top).store(object, Relaxed);
         magazine.top.store(top, Relaxed);
+        self.show(class);
     }
 
     /// Gives the topmost objects back to their class.
@@ -252,12 +399,15 @@ impl Cache {
             self.flush(class, batch(class).min(self.held(class) - kept));
         }
         self.publish(class);
+        self.show(class);
     }
 
     /// Flushes everything.
     pub fn flush_all(&self) {
         let before = self.limits().bytes();
-        (1..NUMBERS).for_each(|class| self.flush_to(class, 0));
+        (1..NUMBERS)
+            .filter(|&class| self.held(class) > 0)
+            .for_each(|class| self.flush_to(class, 0));
         CACHED.fetch_add(self.limits().bytes().wrapping_sub(before), Relaxed);
     }
 
@@ -295,6 +445,7 @@ impl Cache {
             .copy_from_slice(&objects[..count]);
         let top = self.bottom(number).wrapping_add(held + count);
         self.magazines[number].top.store(top, Relaxed);
+        self.show(number);
         count
     }
 
@@ -306,8 +457,7 @@ impl Cache {
         if !limits.wants(class, size) {
             return;
         }
-        let cap = PROCESS_CAP_MIN.max(HOT.units.load(Relaxed) * UNIT / PROCESS_SHARE);
-        let spare = cap.saturating_sub(CACHED.load(Relaxed));
+        let spare = process_cap().saturating_sub(CACHED.load(Relaxed));
         if limits.grow(class, size, spare) == 0
             && limits.get(class) < batch(class)
             && let Some(other) = limits.give_way(class)
@@ -338,6 +488,9 @@ impl Cache {
         CACHED.fetch_sub(self.limits().bytes(), Relaxed);
         self.limits().reset();
         (1..NUMBERS).for_each(|class| self.publish(class));
+        // It is empty, and its limits are 0.
+        self.show(1);
+        self.hide();
         let mut all = ALL.lock();
         all.spare += 1;
         self.state.store(FREE, Relaxed);
@@ -348,8 +501,33 @@ fn batch(class: usize) -> usize {
     batch_of(object_size(class))
 }
 
+/// Bytes that all magazines may hold together.
+pub fn process_cap() -> usize {
+    PROCESS_CAP_MIN.max(HOT.units.load(Relaxed) * UNIT / PROCESS_SHARE)
+}
+
+/// Where the first cache's address is, for a reader of foreign memory.
+pub fn first_at() -> usize {
+    ALL.place() as usize + offset_of!(All, first)
+}
+
+/// Tells the reader of a new file about this thread's cache and about orphans; other threads tell of theirs themselves. No lock is held.
+pub fn show_all() {
+    let own = current();
+    if !ptr::eq(own, &EMPTY) && !ptr::eq(own, &DEAD) {
+        own.show_whole(ThreadState::Live);
+    }
+    let all = ALL.lock();
+    each(&all.first, |cache| {
+        if cache.state.load(Relaxed) == ORPHAN {
+            cache.show_whole(ThreadState::Orphan);
+        }
+    });
+}
+
 /// The thread's cache; it gets one if it has none yet. `None`: it works without.
 pub fn own() -> Option<&'static Cache> {
+    status::renew();
     let cache = current();
     if ptr::eq(cache, &DEAD) {
         return None;
@@ -363,6 +541,8 @@ pub fn own() -> Option<&'static Cache> {
     let cache = adopt().or_else(make)?;
     // Before anything that allocates.
     arch::set_current(cache);
+    cache.pace.forget_thread();
+    cache.show_whole(ThreadState::Live);
     process::thread_begins(cache);
     Some(cache)
 }
@@ -398,7 +578,7 @@ fn make() -> Option<&'static Cache> {
     unsafe { cache.write(Cache::nothing()) };
     // SAFETY: as above; it is never unmapped.
     let cache = unsafe { &*cache };
-    cache.left.set(sample::interval());
+    cache.left.set(cache.pace.interval());
     *cache.limits() = Limits::new(options::get(Key::PerthreadCache));
     for class in 1..NUMBERS {
         let bottom = cache.bottom(class);
@@ -442,6 +622,9 @@ pub fn release_all(is_child: bool) {
         ALL.release();
         let mut all = ALL.lock();
         let own = current();
+        if !ptr::eq(own, &EMPTY) && !ptr::eq(own, &DEAD) {
+            own.pace.forget_thread();
+        }
         let (mut orphans, mut cached) = (0, 0);
         each(&all.first, |cache| {
             if cache.state.load(Relaxed) == LIVE && !ptr::eq(cache, own) {

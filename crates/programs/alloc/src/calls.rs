@@ -6,12 +6,14 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use windlass_slab::{Fault, SMALL_MAX, TABLE_FINE, TABLE_WIDE, UNIT, aligned_class, class_of};
 
+use crate::arch::entries;
 use crate::cache::{self, Cache, slot};
 use crate::debug;
 use crate::heap::{self, HOT, SHARED};
 use crate::options;
 use crate::report;
 use crate::sample;
+use crate::stack::Caller;
 use crate::sys;
 use crate::umem;
 
@@ -70,12 +72,14 @@ pub fn allocate_wide(bytes: usize, slow: impl FnOnce(usize) -> *mut c_void) -> *
 /// `malloc(3)`.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc(bytes: usize) -> *mut c_void {
-    allocate(bytes, malloc_wide, |bytes| malloc_slow(bytes))
+    // SAFETY: it takes any number.
+    allocate(bytes, malloc_wide, |bytes| unsafe { malloc_slow(bytes) })
 }
 
 #[inline(never)]
 extern "C" fn malloc_wide_c(bytes: usize) -> *mut c_void {
-    allocate_wide(bytes, |bytes| malloc_slow(bytes))
+    // SAFETY: it takes any number.
+    allocate_wide(bytes, |bytes| unsafe { malloc_slow(bytes) })
 }
 
 #[inline(always)]
@@ -83,10 +87,37 @@ fn malloc_wide(bytes: usize) -> *mut c_void {
     malloc_wide_c(bytes)
 }
 
-#[cold]
-#[inline(never)]
-extern "C" fn malloc_slow(bytes: usize) -> *mut c_void {
-    or_enomem(take(bytes))
+entries! {
+    /// `malloc` where its magazine is empty, or a sample is due.
+    extern "C" fn malloc_slow(bytes: usize) -> *mut c_void => malloc_from;
+    /// `calloc(3)`.
+    #[unsafe(no_mangle)]
+    extern "C" fn calloc(count: usize, each: usize) -> *mut c_void => calloc_from;
+    /// `realloc(3)`; as glibc's it frees where `bytes` is 0.
+    #[unsafe(no_mangle)]
+    extern "C" fn realloc(object: *mut c_void, bytes: usize) -> *mut c_void => realloc_from;
+    /// `reallocarray(3)`.
+    #[unsafe(no_mangle)]
+    extern "C" fn reallocarray(object: *mut c_void, count: usize, each: usize) -> *mut c_void => reallocarray_from;
+    /// `memalign(3)`: an alignment that is no power of two is raised to one.
+    #[unsafe(no_mangle)]
+    extern "C" fn memalign(align: usize, bytes: usize) -> *mut c_void => memalign_from;
+    /// `aligned_alloc(3)`.
+    #[unsafe(no_mangle)]
+    extern "C" fn aligned_alloc(align: usize, bytes: usize) -> *mut c_void => aligned_alloc_from;
+    /// `posix_memalign(3)`.
+    #[unsafe(no_mangle)]
+    extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, bytes: usize) -> c_int => posix_memalign_from;
+    /// `valloc(3)`.
+    #[unsafe(no_mangle)]
+    extern "C" fn valloc(bytes: usize) -> *mut c_void => valloc_from;
+    /// `pvalloc(3)`.
+    #[unsafe(no_mangle)]
+    extern "C" fn pvalloc(bytes: usize) -> *mut c_void => pvalloc_from;
+}
+
+extern "C" fn malloc_from(bytes: usize, sp: usize, fp: usize, pc: usize) -> *mut c_void {
+    or_enomem(take(bytes, &Caller { sp, fp, pc }))
 }
 
 /// What C's calls return without memory.
@@ -99,24 +130,26 @@ fn or_enomem(object: *mut c_void) -> *mut c_void {
 
 /// Memory of any size, or null. Leaves `errno`.
 #[inline(never)]
-pub fn take(bytes: usize) -> *mut c_void {
-    take_from(class_of(bytes), bytes, 1).0
+pub fn take(bytes: usize, caller: &Caller) -> *mut c_void {
+    take_from(class_of(bytes), bytes, 1, caller).0
 }
 
 /// An object of a class, or one without; and whether it reads as zeros.
-fn take_from(class: Option<usize>, bytes: usize, align: usize) -> (*mut c_void, bool) {
+fn take_from(
+    class: Option<usize>,
+    bytes: usize,
+    align: usize,
+    caller: &Caller,
+) -> (*mut c_void, bool) {
     if options::is_debugging() {
         return (debug::take(bytes, align), false);
     }
     // First: a cache that was adopted just now may have what is asked for.
     let cache = cache::own();
-    if cache.is_some_and(|cache| cache.is_due(bytes)) {
-        // In units of its own, whatever its size: its release takes the slow path.
-        let (object, is_zero) = take_large(bytes, align);
-        if !object.is_null() {
-            sample::taken(object as usize, bytes);
-            return (object, is_zero);
-        }
+    if let Some(due) = cache.and_then(|cache| cache.due(bytes))
+        && let Some((object, is_zero)) = sample::take(class, bytes, align, due, caller)
+    {
+        return (object as *mut c_void, is_zero);
     }
     let object = match (class, cache) {
         (None, _) => 0,
@@ -159,8 +192,8 @@ fn take_large(bytes: usize, align: usize) -> (*mut c_void, bool) {
 }
 
 /// Aligned memory, or null; `align` is a power of two. Leaves `errno`.
-pub fn take_aligned(align: usize, bytes: usize) -> *mut c_void {
-    take_from(aligned_class(bytes, align), bytes, align).0
+pub fn take_aligned(align: usize, bytes: usize, caller: &Caller) -> *mut c_void {
+    take_from(aligned_class(bytes, align), bytes, align, caller).0
 }
 
 /// Pushes an object to its magazine.
@@ -199,14 +232,21 @@ extern "C" fn release_slow(object: *mut c_void) {
     if address == 0 || options::is_debugging() && debug::release(address) {
         return;
     }
-    let class = heap::class_at(address);
+    let class = heap::entry_at(address);
     match class {
-        0 => return heap::release_large(address),
+        0 => {
+            sample::forget(address);
+            return heap::release_large(address);
+        }
         SHARED => return umem::refuse_call("free", address),
         _ => {}
     }
     if !address.is_multiple_of(ALIGN_MIN) {
         return report::fault("free", Fault::Interior(address));
+    }
+    if class >= heap::SAMPLED {
+        sample::forget(address);
+        return heap::flush(class, &[address]);
     }
     match cache::own() {
         Some(cache) => cache.put(class, address),
@@ -221,23 +261,27 @@ fn len(call: &str, object: *mut c_void) -> usize {
     {
         return bytes;
     }
-    match heap::class_at(object as usize) {
+    match heap::entry_at(object as usize) {
         0 => heap::large_len(call, object as usize),
         SHARED => {
             umem::refuse_call(call, object as usize);
             0
         }
-        class => heap::object_size(class),
+        entry => heap::object_size(heap::class_of_entry(entry)),
     }
 }
 
-/// `calloc(3)`.
-#[unsafe(no_mangle)]
-pub extern "C" fn calloc(count: usize, each: usize) -> *mut c_void {
+extern "C" fn calloc_from(
+    count: usize,
+    each: usize,
+    sp: usize,
+    fp: usize,
+    pc: usize,
+) -> *mut c_void {
     let Some(bytes) = count.checked_mul(each) else {
         return or_enomem(ptr::null_mut());
     };
-    let (object, is_zero) = take_from(class_of(bytes), bytes, 1);
+    let (object, is_zero) = take_from(class_of(bytes), bytes, 1, &Caller { sp, fp, pc });
     if !object.is_null() && !is_zero {
         // SAFETY: an object of ours of that many bytes, which nobody else has.
         unsafe { ptr::write_bytes(object.cast::<u8>(), 0, bytes) };
@@ -245,14 +289,33 @@ pub extern "C" fn calloc(count: usize, each: usize) -> *mut c_void {
     or_enomem(object)
 }
 
-/// `realloc(3)`; as glibc's it frees where `bytes` is 0.
-///
-/// # Safety
-/// As [`free`].
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn realloc(object: *mut c_void, bytes: usize) -> *mut c_void {
+/// Makes a large object, which stays one, longer or shorter without a copy: its address. It is as likely a sample as a new one.
+fn resize(object: *mut c_void, bytes: usize, caller: &Caller) -> Option<*mut c_void> {
+    // First: as soon as a mapping has moved, another thread may have the old address.
+    let sample = sample::forget(object as usize);
+    let Some(address) = heap::resize_large(object as usize, bytes) else {
+        if let Some(sample) = sample {
+            sample::remember(sample);
+        }
+        return None;
+    };
+    if let Some(due) = cache::own().and_then(|cache| cache.due(bytes)) {
+        sample::note(address, bytes, due, caller);
+    }
+    Some(address as *mut c_void)
+}
+
+unsafe extern "C" fn realloc_from(
+    object: *mut c_void,
+    bytes: usize,
+    sp: usize,
+    fp: usize,
+    pc: usize,
+) -> *mut c_void {
+    let caller = Caller { sp, fp, pc };
     if object.is_null() {
-        return malloc(bytes);
+        let slow = |bytes| or_enomem(take(bytes, &caller));
+        return allocate(bytes, |bytes| allocate_wide(bytes, slow), slow);
     }
     if bytes == 0 {
         release(object);
@@ -270,11 +333,11 @@ pub unsafe extern "C" fn realloc(object: *mut c_void, bytes: usize) -> *mut c_vo
     }
     if old > SMALL_MAX
         && bytes > SMALL_MAX
-        && let Some(address) = heap::resize_large(object as usize, bytes)
+        && let Some(object) = resize(object, bytes, &caller)
     {
-        return address as *mut c_void;
+        return object;
     }
-    let new = take(bytes);
+    let new = take(bytes, &caller);
     if new.is_null() {
         // A shorter one is still there.
         return if bytes <= old { object } else { or_enomem(new) };
@@ -286,56 +349,60 @@ pub unsafe extern "C" fn realloc(object: *mut c_void, bytes: usize) -> *mut c_vo
     new
 }
 
-/// `reallocarray(3)`.
-///
-/// # Safety
-/// As [`free`].
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn reallocarray(
+unsafe extern "C" fn reallocarray_from(
     object: *mut c_void,
     count: usize,
     each: usize,
+    sp: usize,
+    fp: usize,
+    pc: usize,
 ) -> *mut c_void {
     match count.checked_mul(each) {
         // SAFETY: the caller's promise.
-        Some(bytes) => unsafe { realloc(object, bytes) },
+        Some(bytes) => unsafe { realloc_from(object, bytes, sp, fp, pc) },
         None => or_enomem(ptr::null_mut()),
     }
 }
 
-/// `memalign(3)`: an alignment that is no power of two is raised to one.
-#[unsafe(no_mangle)]
-pub extern "C" fn memalign(align: usize, bytes: usize) -> *mut c_void {
+extern "C" fn memalign_from(
+    align: usize,
+    bytes: usize,
+    sp: usize,
+    fp: usize,
+    pc: usize,
+) -> *mut c_void {
     match align.checked_next_power_of_two() {
-        Some(align) => or_enomem(take_aligned(align, bytes)),
+        Some(align) => or_enomem(take_aligned(align, bytes, &Caller { sp, fp, pc })),
         None => or_enomem(ptr::null_mut()),
     }
 }
 
-/// `aligned_alloc(3)`.
-#[unsafe(no_mangle)]
-pub extern "C" fn aligned_alloc(align: usize, bytes: usize) -> *mut c_void {
+extern "C" fn aligned_alloc_from(
+    align: usize,
+    bytes: usize,
+    sp: usize,
+    fp: usize,
+    pc: usize,
+) -> *mut c_void {
     if !align.is_power_of_two() {
         sys::set_errno(libc::EINVAL);
         return ptr::null_mut();
     }
-    or_enomem(take_aligned(align, bytes))
+    or_enomem(take_aligned(align, bytes, &Caller { sp, fp, pc }))
 }
 
-/// `posix_memalign(3)`.
-///
-/// # Safety
-/// `out` is the caller's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn posix_memalign(
+unsafe extern "C" fn posix_memalign_from(
     out: *mut *mut c_void,
     align: usize,
     bytes: usize,
+    sp: usize,
+    fp: usize,
+    pc: usize,
 ) -> c_int {
     if !align.is_power_of_two() || align < size_of::<usize>() {
         return libc::EINVAL;
     }
-    let object = take_aligned(align, bytes);
+    let object = take_aligned(align, bytes, &Caller { sp, fp, pc });
     if object.is_null() {
         return libc::ENOMEM;
     }
@@ -349,17 +416,13 @@ fn page() -> usize {
     unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.unsigned_abs() as usize
 }
 
-/// `valloc(3)`.
-#[unsafe(no_mangle)]
-pub extern "C" fn valloc(bytes: usize) -> *mut c_void {
-    or_enomem(take_aligned(page(), bytes))
+extern "C" fn valloc_from(bytes: usize, sp: usize, fp: usize, pc: usize) -> *mut c_void {
+    or_enomem(take_aligned(page(), bytes, &Caller { sp, fp, pc }))
 }
 
-/// `pvalloc(3)`.
-#[unsafe(no_mangle)]
-pub extern "C" fn pvalloc(bytes: usize) -> *mut c_void {
+extern "C" fn pvalloc_from(bytes: usize, sp: usize, fp: usize, pc: usize) -> *mut c_void {
     match bytes.checked_next_multiple_of(page()) {
-        Some(bytes) => or_enomem(take_aligned(page(), bytes)),
+        Some(bytes) => or_enomem(take_aligned(page(), bytes, &Caller { sp, fp, pc })),
         None => or_enomem(ptr::null_mut()),
     }
 }

@@ -1,18 +1,22 @@
 //! The arena, its classes and runs, and mappings, each under its lock.
 
 use core::slice;
-use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
+use windlass_memory as memory;
+use windlass_memory::What;
 use windlass_memory::options::{ALL, Key};
 use windlass_slab::{
     CLASSES, Class, Emptied, Fault, Geometry, Mapping, Mappings, PLACES, Records, SPAN, SPAN_UNITS,
     Slab, Span, Spans, Taken, UNIT,
 };
 
+use crate::cache;
 use crate::lock::Lock;
 use crate::options;
 use crate::pages;
 use crate::report;
+use crate::status;
 use crate::sys;
 
 /// The largest arena, and the smallest that is tried.
@@ -49,16 +53,24 @@ pub static HOT: Hot = Hot {
 pub const NUMBERS: usize = PLACES - 1;
 /// In the map: an object cache without a number. Its magazine is empty and full.
 pub const SHARED: usize = NUMBERS;
+/// Of the map: the slab's objects are samples, which no magazine holds.
+pub const SAMPLED: usize = memory::SAMPLED;
 
-static LOCKS: [Lock<Class>; NUMBERS] = {
-    let mut locks = [const { Lock::new(Class::new(1, Geometry::of_class(1))) }; NUMBERS];
+static LOCKS: [Lock<Class>; NUMBERS] = classes(0);
+/// malloc's classes, of sampled objects.
+static SAMPLED_LOCKS: [Lock<Class>; CLASSES] = classes(SAMPLED);
+
+/// malloc's classes; the owner of a class's slabs is its number and `first`.
+const fn classes<const N: usize>(first: usize) -> [Lock<Class>; N] {
+    let mut locks = [const { Lock::new(Class::new(1, Geometry::of_class(1))) }; N];
     let mut class = 1;
     while class < CLASSES {
-        locks[class] = Lock::new(Class::new(class as u16, Geometry::of_class(class)));
+        let owner = (first + class) as u16;
+        locks[class] = Lock::new(Class::new(owner, Geometry::of_class(class)));
         class += 1;
     }
     locks
-};
+}
 /// Bytes of an object of each number; 1: there is no such cache.
 static SIZES: [AtomicU32; NUMBERS] = {
     let mut sizes = [const { AtomicU32::new(1) }; NUMBERS];
@@ -69,6 +81,73 @@ static SIZES: [AtomicU32; NUMBERS] = {
     }
     sizes
 };
+
+/// The class of a map entry.
+pub fn class_of_entry(entry: usize) -> usize {
+    entry % SAMPLED
+}
+
+fn lock_of(entry: usize) -> &'static Lock<Class> {
+    match entry {
+        0..SAMPLED => &LOCKS[entry],
+        _ => &SAMPLED_LOCKS[entry - SAMPLED],
+    }
+}
+
+/// What a class's lock was taken for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Moved {
+    Refill,
+    Flush,
+    Other,
+}
+
+/// Tells the reader about a class, whose lock is held.
+fn show_class<const DEPOT: usize>(held: &Class<DEPOT>, moved: Moved, contended: bool) {
+    // Object caches without a number have no row.
+    let Some(row) = status::row::<memory::ClassRow>(&memory::CLASS, held.owner()) else {
+        return;
+    };
+    let count = |word: &AtomicU64, more: bool| word.load(Relaxed) + u64::from(more);
+    row.set(&memory::Class {
+        size: held.geometry().size() as u64,
+        units: held.geometry().units() as u64,
+        slabs: held.slabs() as u64,
+        objects: (held.slabs() * held.geometry().objects()) as u64,
+        in_slabs: held.in_slabs() as u64,
+        in_depot: held.in_depot() as u64,
+        refills: count(&row.refills, moved == Moved::Refill),
+        flushes: count(&row.flushes, moved == Moved::Flush),
+        contended: count(&row.contended, contended),
+    });
+}
+
+fn show_mappings(mappings: &Mappings<'static>) {
+    if let Some(row) = status::row::<memory::MappedRow>(&memory::MAPPED, 0) {
+        let (count, bytes) = mappings.totals();
+        row.set(&memory::Mapped {
+            count: count as u64,
+            bytes: bytes as u64,
+        });
+    }
+}
+
+/// Tells a reader everything, in a file that is new. No lock is held.
+pub fn show_all() {
+    {
+        let arena = ARENA.lock();
+        arena.show_anchor();
+        arena.show();
+    }
+    show_mappings(&MAPPINGS.lock());
+    for entry in (1..NUMBERS).chain(SAMPLED + 1..SAMPLED + CLASSES) {
+        let held = lock_of(entry).lock();
+        // A sampled class, or a cache's, that never had an object is not worth its page.
+        if entry < CLASSES || held.slabs() > 0 {
+            show_class(&held, Moved::Other, false);
+        }
+    }
+}
 /// Held from [`Spans::excess`] to [`Spans::returned`], so that a fork falls into neither.
 static RETURNS: Lock<()> = Lock::new(());
 static ARENA: Lock<Arena> = Lock::new(Arena {
@@ -76,6 +155,9 @@ static ARENA: Lock<Arena> = Lock::new(Arena {
     records: 0,
     reserved: 0,
     usable: 0,
+    slab_units: 0,
+    returns: 0,
+    returned: 0,
     is_refused: false,
 });
 static MAPPINGS: Lock<Mappings<'static>> = Lock::new(Mappings::new());
@@ -98,6 +180,11 @@ struct Arena {
     /// Spans.
     reserved: usize,
     usable: usize,
+    /// Units of slabs.
+    slab_units: usize,
+    /// Ranges that went back to the kernel, and their bytes.
+    returns: usize,
+    returned: usize,
     is_refused: bool,
 }
 
@@ -125,6 +212,7 @@ impl Arena {
                     HOT.slabs.store((tables + of.slabs) as *mut Slab, Relaxed);
                     self.records = tables + of.spans;
                     self.reserved = len / SPAN;
+                    self.show_anchor();
                     return true;
                 }
                 sys::unmap(arena, len + SPAN);
@@ -165,7 +253,35 @@ impl Arena {
         sys::advise_huge(base + old * SPAN, more * SPAN, false);
         self.usable = new;
         HOT.units.store(new * SPAN_UNITS, Release);
+        status::event(What::Grown, new, 0);
         true
+    }
+
+    /// Tells the reader.
+    fn show(&self) {
+        let Some(row) = status::row::<memory::ArenaRow>(&memory::ARENA, 0) else {
+            return;
+        };
+        let (used, kept, broken) = self.spans.totals();
+        row.set(&memory::Arena {
+            reserved_spans: self.reserved as u64,
+            usable_spans: self.usable as u64,
+            used_units: used as u64,
+            kept_units: kept as u64,
+            broken_spans: broken as u64,
+            huge_spans: 0,
+            returns: self.returns as u64,
+            returned: self.returned as u64,
+            process_cap: cache::process_cap() as u64,
+            slab_units: self.slab_units as u64,
+        });
+    }
+
+    /// Tells where everything is.
+    fn show_anchor(&self) {
+        if let Some(row) = status::row::<memory::AnchorRow>(&memory::ANCHOR, 0) {
+            row.set(&anchor(self.records));
+        }
     }
 }
 
@@ -196,6 +312,43 @@ impl Tables {
     }
 }
 
+/// Where everything is; `spans`: the spans' records.
+fn anchor(spans: usize) -> memory::Anchor {
+    let place = |at: usize| at as u64;
+    memory::Anchor {
+        arena: place(HOT.base.load(Relaxed)),
+        units: place(HOT.units.as_ptr() as usize),
+        map: place(HOT.map.load(Relaxed) as usize),
+        slabs: place(HOT.slabs.load(Relaxed) as usize),
+        slab_stride: place(size_of::<Slab>()),
+        slab_class: place(Slab::OWNER_AT),
+        slab_back: place(Slab::BACK_AT),
+        slab_free: place(Slab::FREE_AT),
+        slab_bits: place(Slab::BITS_AT),
+        spans: place(spans),
+        span_stride: place(size_of::<Span>()),
+        span_used: place(Span::USED_AT),
+        span_starts: place(Span::STARTS_AT),
+        span_backed: place(Span::BACKED_AT),
+        span_broken: place(Span::BROKEN_AT),
+        classes: place(LOCKS[0].place() as usize),
+        sampled_classes: place(SAMPLED_LOCKS[0].place() as usize),
+        class_stride: place(size_of::<Lock<Class>>()),
+        depot_len: place(Class::DEPOT_LEN_AT),
+        depot: place(Class::DEPOT_AT),
+        depot_stride: place(Class::DEPOT_STRIDE),
+        caches: place(cache::first_at()),
+        cache_next: place(cache::NEXT_AT),
+        cache_magazines: 0,
+        magazine_stride: place(size_of::<cache::Magazine>()),
+        magazines: place(cache::MAGAZINES),
+        mappings: place(MAPPINGS.place() as usize + Mappings::PLACES_AT),
+        mapping_stride: place(size_of::<Mapping>()),
+        object_caches: 0,
+        debug: 0,
+    }
+}
+
 /// The unit of an address; `None` outside the usable arena.
 fn unit_of(address: usize) -> Option<usize> {
     let units = HOT.units.load(Acquire);
@@ -208,8 +361,8 @@ fn map_entry(unit: usize) -> &'static AtomicU8 {
     unsafe { &*HOT.map.load(Relaxed).wrapping_add(unit) }
 }
 
-/// The class whose slab covers an address of the arena; 0: none.
-pub fn class_at(address: usize) -> usize {
+/// The map's entry for an address of the arena: the class whose slab covers it, with [`SAMPLED`] if its objects are samples; 0: none.
+pub fn entry_at(address: usize) -> usize {
     unit_of(address).map_or(0, |unit| usize::from(map_entry(unit).load(Relaxed)))
 }
 
@@ -220,8 +373,8 @@ pub fn units_before(unit: usize) -> usize {
     unsafe { (*record).units_before() }
 }
 
-/// Takes a run of units: its address, and whether it reads as zeros.
-fn take_units(units: usize, align: usize) -> Option<(u32, bool)> {
+/// Takes a run of units, for a slab or a large object: its first unit, and whether it reads as zeros.
+fn take_units(units: usize, align: usize, is_slab: bool) -> Option<(u32, bool)> {
     let mut arena = ARENA.lock();
     loop {
         if let Some((unit, is_zero)) = arena.spans.take(units, align) {
@@ -230,6 +383,8 @@ fn take_units(units: usize, align: usize) -> Option<(u32, bool)> {
                 let in_use = arena.spans.totals().0 * UNIT;
                 arena.spans.set_pages(unit, pages::ask(span, in_use));
             }
+            arena.slab_units += if is_slab { units } else { 0 };
+            arena.show();
             return Some((unit, is_zero));
         }
         if !arena.grow() {
@@ -254,38 +409,40 @@ pub fn begin_class(number: usize, geometry: Geometry) {
     SIZES[number].store(geometry.size() as u32, Relaxed);
 }
 
-/// Takes objects of a class, at least one unless there is no memory. Returns how many.
-pub fn refill(class: usize, out: &mut [usize]) -> usize {
-    refill_from(&LOCKS[class], class, out).count
+/// Takes objects of a map entry's class, at least one unless there is no memory. Returns how many.
+pub fn refill(entry: usize, out: &mut [usize]) -> usize {
+    refill_from(lock_of(entry), entry, out).count
 }
 
-/// The same of any lock; `number` is what the map says of its slabs.
+/// The same of any lock; `entry` is what the map says of its slabs.
 pub fn refill_from<const DEPOT: usize>(
     lock: &Lock<Class<DEPOT>>,
-    number: usize,
+    entry: usize,
     out: &mut [usize],
 ) -> Taken {
-    let mut held = lock.lock();
-    loop {
+    let (mut held, contended) = lock.lock_contended();
+    let taken = loop {
         let taken = held.refill(&mut Table, HOT.base.load(Relaxed), out);
-        if taken.count > 0 {
-            return taken;
-        }
         let units = held.geometry().units();
-        let Some((first, _)) = take_units(units, 1) else {
-            return taken;
+        if taken.count > 0 {
+            break taken;
+        }
+        let Some((first, _)) = take_units(units, 1, true) else {
+            break taken;
         };
         held.add(&mut Table, first);
         for unit in first as usize..first as usize + units {
-            map_entry(unit).store(number as u8, Relaxed);
+            map_entry(unit).store(entry as u8, Relaxed);
         }
-    }
+    };
+    show_class(&held, Moved::Refill, contended);
+    taken
 }
 
-/// Takes back objects of a class.
-pub fn flush(class: usize, objects: &[usize]) {
+/// Takes back objects of a map entry's class.
+pub fn flush(entry: usize, objects: &[usize]) {
     let flush = |held: &mut Class| held.flush(&mut Table, HOT.base.load(Relaxed), objects);
-    if let Err(fault) = put_back(&LOCKS[class], flush) {
+    if let Err(fault) = put_back(lock_of(entry), Moved::Flush, flush) {
         report::fault("free", fault);
     }
 }
@@ -295,7 +452,7 @@ pub fn release_to<const DEPOT: usize>(
     lock: &Lock<Class<DEPOT>>,
     objects: &[usize],
 ) -> Result<(), Fault> {
-    put_back(lock, |held| {
+    put_back(lock, Moved::Flush, |held| {
         held.release(&mut Table, HOT.base.load(Relaxed), objects)
     })
 }
@@ -305,7 +462,7 @@ pub fn give_up<const DEPOT: usize>(
     lock: &Lock<Class<DEPOT>>,
     objects: &[usize],
 ) -> Result<(), Fault> {
-    put_back(lock, |held| {
+    put_back(lock, Moved::Other, |held| {
         held.give_up(&mut Table, HOT.base.load(Relaxed), objects)
     })
 }
@@ -323,7 +480,7 @@ pub fn drain() {
 pub fn drain_one(lock: &Lock<Class>) -> Result<(), Fault> {
     let mut is_left = true;
     while is_left {
-        put_back(lock, |held| {
+        put_back(lock, Moved::Other, |held| {
             let drained = held.drain(&mut Table, HOT.base.load(Relaxed));
             is_left = drained.is_some();
             drained.unwrap_or(Ok(Emptied::default()))
@@ -335,11 +492,13 @@ pub fn drain_one(lock: &Lock<Class>) -> Result<(), Fault> {
 /// Returns the units of slabs that became empty.
 fn put_back<const DEPOT: usize>(
     lock: &Lock<Class<DEPOT>>,
+    moved: Moved,
     put: impl FnOnce(&mut Class<DEPOT>) -> Result<Emptied, Fault>,
 ) -> Result<(), Fault> {
-    let mut held = lock.lock();
+    let (mut held, contended) = lock.lock_contended();
     let emptied = put(&mut held)?;
     let is_over = settle(held.geometry().units(), emptied);
+    show_class(&held, moved, contended);
     drop(held);
     if is_over {
         give_back(bound);
@@ -380,6 +539,8 @@ fn settle(units: usize, mut emptied: Emptied) -> bool {
         let mut arena = ARENA.lock();
         // It was taken by `refill`, so there is a run.
         let _ = arena.spans.release(HOT.base.load(Relaxed) + unit * UNIT);
+        arena.slab_units -= units;
+        arena.show();
         is_over = is_too_much(&arena.spans);
     }
     is_over
@@ -407,8 +568,15 @@ pub fn give_back(bound: impl Fn(&Spans<'static>) -> usize) {
             return;
         };
         drop(arena);
+        let (start, len) = (range.start, range.len);
         pages::give_back(range);
-        ARENA.lock().spans.returned(range);
+        let mut arena = ARENA.lock();
+        arena.spans.returned(range);
+        arena.returns += 1;
+        arena.returned += len;
+        arena.show();
+        drop(arena);
+        status::event(What::Returned, start, len);
     }
 }
 
@@ -420,7 +588,7 @@ pub fn take_large(bytes: usize, align: usize) -> Option<(usize, bool)> {
     let units = bytes.div_ceil(UNIT).max(1);
     if units <= SPAN_UNITS
         && align <= SPAN
-        && let Some((unit, is_zero)) = take_units(units, (align / UNIT).max(1))
+        && let Some((unit, is_zero)) = take_units(units, (align / UNIT).max(1), false)
     {
         return Some((HOT.base.load(Relaxed) + unit as usize * UNIT, is_zero));
     }
@@ -454,11 +622,12 @@ fn take_mapping(len: usize, align: usize) -> Option<usize> {
         return None;
     }
     mappings.insert(Mapping { start, len });
+    show_mappings(&mappings);
     Some(start)
 }
 
 /// Makes the table larger if it is too full for one more.
-fn make_room(mappings: &mut Mappings<'static>) -> bool {
+pub fn make_room(mappings: &mut Mappings<'static>) -> bool {
     let Some(places) = mappings.needs() else {
         return true;
     };
@@ -480,13 +649,17 @@ pub fn release_large(address: usize) {
         let mut arena = ARENA.lock();
         let released = arena.spans.release(address);
         let is_over = is_too_much(&arena.spans);
+        arena.show();
         drop(arena);
         if is_over {
             give_back(bound);
         }
         released.map(drop)
     } else {
-        let removed = MAPPINGS.lock().remove(address);
+        let mut mappings = MAPPINGS.lock();
+        let removed = mappings.remove(address);
+        show_mappings(&mappings);
+        drop(mappings);
         removed
             .map(|len| sys::unmap(address, len))
             .ok_or(Fault::Unknown(address))
@@ -521,6 +694,7 @@ pub fn resize_large(address: usize, bytes: usize) -> Option<usize> {
         let mut arena = ARENA.lock();
         let resized = arena.spans.resize(address, wanted);
         let is_over = is_too_much(&arena.spans);
+        arena.show();
         drop(arena);
         if is_over {
             give_back(bound);
@@ -538,6 +712,7 @@ pub fn resize_large(address: usize, bytes: usize) -> Option<usize> {
     mappings.remove(address);
     let len = wanted * UNIT;
     mappings.insert(Mapping { start, len });
+    show_mappings(&mappings);
     Some(start)
 }
 
@@ -561,7 +736,7 @@ pub struct Totals {
 /// See [`Totals`].
 pub fn totals() -> Totals {
     let mut totals = Totals::default();
-    for lock in &LOCKS[1..] {
+    for lock in LOCKS[1..].iter().chain(&SAMPLED_LOCKS[1..]) {
         let held = lock.lock();
         totals.small += held.out() * held.geometry().size();
         totals.slabs += held.slabs() * held.geometry().units() * UNIT;
@@ -574,7 +749,9 @@ pub fn totals() -> Totals {
 
 /// Takes every lock, before a fork.
 pub fn hold_all() {
-    LOCKS.iter().for_each(Lock::hold);
+    for lock in LOCKS.iter().chain(&SAMPLED_LOCKS) {
+        lock.hold();
+    }
     RETURNS.hold();
     ARENA.hold();
     MAPPINGS.hold();
@@ -585,5 +762,5 @@ pub fn release_all() {
     MAPPINGS.release();
     ARENA.release();
     RETURNS.release();
-    LOCKS.iter().for_each(Lock::release);
+    LOCKS.iter().chain(&SAMPLED_LOCKS).for_each(Lock::release);
 }

@@ -59,5 +59,7 @@ mod pages;
 mod process;
 mod report;
 mod sample;
+mod stack;
+mod status;
 mod sys;
 mod umem;

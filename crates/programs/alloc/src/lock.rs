@@ -41,18 +41,30 @@ impl<T> Lock<T> {
         Held(self)
     }
 
-    /// Waits for the lock, which [`Lock::release`] ends.
-    pub fn hold(&self) {
+    /// Waits for the lock; and whether another thread had it.
+    pub fn lock_contended(&self) -> (Held<'_, T>, bool) {
+        let contended = self.hold();
+        (Held(self), contended)
+    }
+
+    /// Waits for the lock, which [`Lock::release`] ends. Whether another thread had it.
+    pub fn hold(&self) -> bool {
         let free = |to| self.word.compare_exchange(FREE, to, Acquire, Relaxed);
-        for _ in 0..SPINS {
+        for spin in 0..SPINS {
             if free(HELD).is_ok() {
-                return;
+                return spin > 0;
             }
             spin_loop();
         }
         while self.word.swap(CONTENDED, Acquire) != FREE {
             sys::wait(&self.word, CONTENDED);
         }
+        true
+    }
+
+    /// Where the value is, for a reader of this process's memory.
+    pub fn place(&self) -> *const T {
+        self.value.get()
     }
 
     /// The value, between [`Lock::hold`] and [`Lock::release`].

@@ -2,7 +2,9 @@
 
 use core::ffi::c_void;
 
+use crate::arch::entries;
 use crate::calls::{allocate, allocate_wide, release, take, take_aligned};
+use crate::stack::Caller;
 
 type Handler = unsafe extern "C-unwind" fn();
 
@@ -54,15 +56,73 @@ fn insist_or_throw(take: impl Fn() -> *mut c_void) -> *mut c_void {
     object
 }
 
-#[cold]
-#[inline(never)]
-extern "C-unwind" fn new_slow(bytes: usize) -> *mut c_void {
-    insist_or_throw(|| take(bytes))
+entries! {
+    /// `new` where its magazine is empty, or a sample is due.
+    extern "C-unwind" fn new_slow(bytes: usize) -> *mut c_void => new_from;
+    /// `new(std::nothrow)`
+    #[unsafe(export_name = "_ZnwmRKSt9nothrow_t")]
+    extern "C-unwind" fn new_nothrow(bytes: usize, tag: usize) -> *mut c_void => new_nothrow_from;
+    /// `new[](std::nothrow)`
+    #[unsafe(export_name = "_ZnamRKSt9nothrow_t")]
+    extern "C-unwind" fn new_array_nothrow(bytes: usize, tag: usize) -> *mut c_void => new_nothrow_from;
+    /// `new(std::align_val_t)`
+    #[unsafe(export_name = "_ZnwmSt11align_val_t")]
+    extern "C-unwind" fn new_aligned(bytes: usize, align: usize) -> *mut c_void => new_aligned_from;
+    /// `new[](std::align_val_t)`
+    #[unsafe(export_name = "_ZnamSt11align_val_t")]
+    extern "C-unwind" fn new_array_aligned(bytes: usize, align: usize) -> *mut c_void => new_aligned_from;
+    /// `new(std::align_val_t, std::nothrow)`
+    #[unsafe(export_name = "_ZnwmSt11align_val_tRKSt9nothrow_t")]
+    extern "C-unwind" fn new_aligned_nothrow(bytes: usize, align: usize, tag: usize) -> *mut c_void => new_aligned_nothrow_from;
+    /// `new[](std::align_val_t, std::nothrow)`
+    #[unsafe(export_name = "_ZnamSt11align_val_tRKSt9nothrow_t")]
+    extern "C-unwind" fn new_array_aligned_nothrow(bytes: usize, align: usize, tag: usize) -> *mut c_void => new_aligned_nothrow_from;
+}
+
+extern "C-unwind" fn new_from(bytes: usize, sp: usize, fp: usize, pc: usize) -> *mut c_void {
+    insist_or_throw(|| take(bytes, &Caller { sp, fp, pc }))
+}
+
+extern "C-unwind" fn new_nothrow_from(
+    bytes: usize,
+    _tag: usize,
+    sp: usize,
+    fp: usize,
+    pc: usize,
+) -> *mut c_void {
+    insist(|| take(bytes, &Caller { sp, fp, pc }))
+}
+
+extern "C-unwind" fn new_aligned_from(
+    bytes: usize,
+    align: usize,
+    sp: usize,
+    fp: usize,
+    pc: usize,
+) -> *mut c_void {
+    insist_or_throw(|| take_aligned(align, bytes, &Caller { sp, fp, pc }))
+}
+
+extern "C-unwind" fn new_aligned_nothrow_from(
+    bytes: usize,
+    align: usize,
+    _tag: usize,
+    sp: usize,
+    fp: usize,
+    pc: usize,
+) -> *mut c_void {
+    insist(|| take_aligned(align, bytes, &Caller { sp, fp, pc }))
+}
+
+#[inline(always)]
+fn slow(bytes: usize) -> *mut c_void {
+    // SAFETY: it takes any number.
+    unsafe { new_slow(bytes) }
 }
 
 #[inline(never)]
 extern "C-unwind" fn new_wide(bytes: usize) -> *mut c_void {
-    allocate_wide(bytes, |bytes| new_slow(bytes))
+    allocate_wide(bytes, slow)
 }
 
 /// Each operator: its symbol, and what it does.
@@ -78,21 +138,9 @@ macro_rules! operators {
 
 operators! {
     /// `new`
-    "_Znwm" new(bytes) -> *mut c_void { allocate(bytes, |bytes| new_wide(bytes), |bytes| new_slow(bytes)) }
+    "_Znwm" new(bytes) -> *mut c_void { allocate(bytes, |bytes| new_wide(bytes), slow) }
     /// `new[]`
-    "_Znam" new_array(bytes) -> *mut c_void { allocate(bytes, |bytes| new_wide(bytes), |bytes| new_slow(bytes)) }
-    /// `new(std::nothrow)`
-    "_ZnwmRKSt9nothrow_t" new_nothrow(bytes, _tag) -> *mut c_void { insist(|| take(bytes)) }
-    /// `new[](std::nothrow)`
-    "_ZnamRKSt9nothrow_t" new_array_nothrow(bytes, _tag) -> *mut c_void { insist(|| take(bytes)) }
-    /// `new(std::align_val_t)`
-    "_ZnwmSt11align_val_t" new_aligned(bytes, align) -> *mut c_void { insist_or_throw(|| take_aligned(align, bytes)) }
-    /// `new[](std::align_val_t)`
-    "_ZnamSt11align_val_t" new_array_aligned(bytes, align) -> *mut c_void { insist_or_throw(|| take_aligned(align, bytes)) }
-    /// `new(std::align_val_t, std::nothrow)`
-    "_ZnwmSt11align_val_tRKSt9nothrow_t" new_aligned_nothrow(bytes, align, _tag) -> *mut c_void { insist(|| take_aligned(align, bytes)) }
-    /// `new[](std::align_val_t, std::nothrow)`
-    "_ZnamSt11align_val_tRKSt9nothrow_t" new_array_aligned_nothrow(bytes, align, _tag) -> *mut c_void { insist(|| take_aligned(align, bytes)) }
+    "_Znam" new_array(bytes) -> *mut c_void { allocate(bytes, |bytes| new_wide(bytes), slow) }
     /// `delete`
     "_ZdlPv" delete(object) { release(object as *mut c_void); }
     /// `delete[]`

@@ -6,7 +6,7 @@
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering::*};
 
-use windlass_memory::options::{Group, Key, OPTIONS, VARIABLES, words};
+use windlass_memory::options::{Group, Key, OPTIONS, Row, VARIABLES, words};
 
 use crate::report;
 
@@ -34,6 +34,13 @@ unsafe extern "C" {
 /// The value of an option.
 pub fn get(key: Key) -> usize {
     VALUES[key as usize].load(Relaxed)
+}
+
+/// The debugging words in force: bit `n` is row `n` of the table.
+pub fn debugging() -> u64 {
+    let in_force = |row: &&Row| row.group != Group::Tuning && get(row.key) != 0;
+    let bits = OPTIONS.iter().filter(in_force);
+    bits.fold(0, |bits, row| bits | 1 << row.key as u8)
 }
 
 /// Whether a debugging word was named.

@@ -1,6 +1,6 @@
 //! The start of the process, the end of a thread, and fork.
 
-use core::ffi::c_void;
+use core::ffi::{c_char, c_int, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicU32, Ordering::*};
 
@@ -12,6 +12,8 @@ use crate::heap;
 use crate::options;
 use crate::pages;
 use crate::report;
+use crate::sample;
+use crate::status;
 use crate::umem;
 
 /// No key yet.
@@ -20,10 +22,18 @@ static KEY: AtomicU32 = AtomicU32::new(NONE);
 
 #[used]
 #[unsafe(link_section = ".init_array")]
-static START: extern "C" fn() = start;
+static START: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = start;
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = status_ends;
+
+extern "C" fn status_ends() {
+    status::end();
+}
 
 /// Runs before the program's constructors. What allocates earlier is the first thread, which needs nothing of this.
-extern "C" fn start() {
+extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *const c_char) {
     // A closure without captures: nothing is allocated.
     std::panic::set_hook(Box::new(|info| match info.location() {
         Some(place) => report::die(format_args!("a bug in the allocator, {place}")),
@@ -47,6 +57,7 @@ extern "C" fn start() {
     if !ptr::eq(cache, &EMPTY) && !ptr::eq(cache, &DEAD) {
         thread_begins(cache);
     }
+    status::start(environment);
 }
 
 /// Sees to it that [`thread_ends`] is called for this thread. May allocate.
@@ -67,23 +78,29 @@ unsafe extern "C" fn thread_ends(cache: *mut c_void) {
 
 unsafe extern "C" fn before_fork() {
     umem::hold_all();
+    status::hold();
     cache::hold_all();
     heap::hold_all();
     debug::hold_all();
     pages::before_fork();
+    sample::hold();
 }
 
 unsafe extern "C" fn after_fork_parent() {
+    sample::release();
     debug::release_all();
     heap::release_all();
     cache::release_all(false);
     umem::release_all(false);
+    status::release();
 }
 
 unsafe extern "C" fn after_fork_child() {
+    sample::release();
     debug::release_all();
     pages::after_fork_child();
     heap::release_all();
     cache::release_all(true);
     umem::release_all(true);
+    status::release();
 }

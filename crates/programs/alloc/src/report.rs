@@ -1,5 +1,6 @@
 //! A sentence on stderr and an abort.
 
+use core::ffi::CStr;
 use core::fmt::{self, Write};
 
 use windlass_memory::options::Key;
@@ -9,31 +10,63 @@ use crate::debug;
 use crate::options;
 use crate::sys;
 
-/// A line on the stack; what does not fit is left out.
-struct Line {
-    text: [u8; 256],
+/// Bytes of a [`Line`].
+const LINE: usize = 256;
+
+/// A line without an allocation; what does not fit is left out.
+pub struct Line {
+    text: [u8; LINE],
     len: usize,
+}
+
+impl Line {
+    /// Nothing.
+    pub const fn new() -> Self {
+        Self {
+            text: [0; LINE],
+            len: 0,
+        }
+    }
+
+    /// Appends. Whether all of it fitted.
+    pub fn extend(&mut self, part: &[u8]) -> bool {
+        let room = &mut self.text[self.len..];
+        let taken = part.len().min(room.len());
+        room[..taken].copy_from_slice(&part[..taken]);
+        self.len += taken;
+        taken == part.len()
+    }
+
+    /// Removes everything.
+    pub fn clear(&mut self) {
+        self.len = 0;
+    }
+
+    /// Up to the first zero, if there is one.
+    pub fn text(&self) -> Option<&CStr> {
+        CStr::from_bytes_until_nul(&self.text[..self.len]).ok()
+    }
+
+    /// Without the zero.
+    pub fn bytes(&self) -> &[u8] {
+        let text = &self.text[..self.len];
+        text.strip_suffix(b"\0").unwrap_or(text)
+    }
 }
 
 impl Write for Line {
     fn write_str(&mut self, part: &str) -> fmt::Result {
-        let room = &mut self.text[self.len..];
-        let taken = part.len().min(room.len());
-        room[..taken].copy_from_slice(&part.as_bytes()[..taken]);
-        self.len += taken;
+        self.extend(part.as_bytes());
         Ok(())
     }
 }
 
 /// Says it.
 pub fn say(what: fmt::Arguments<'_>) {
-    let mut line = Line {
-        text: [0; 256],
-        len: 0,
-    };
+    let mut line = Line::new();
     // A line takes whatever is written.
     let _ = line.write_fmt(format_args!("windlass: {what}\n"));
-    sys::complain(&line.text[..line.len]);
+    sys::complain(line.bytes());
 }
 
 /// Says it and aborts. No lock is held, because the program may have a handler for the signal.

@@ -1,5 +1,7 @@
 //! The kernel's calls. None of them touches `errno`.
 
+use core::ffi::{CStr, c_char};
+use core::mem::MaybeUninit;
 use core::ptr;
 use core::sync::atomic::AtomicU32;
 
@@ -132,13 +134,17 @@ pub fn remap(start: usize, old: usize, len: usize) -> Option<usize> {
 
 /// The limit of the address space (`ulimit -v`), if there is one.
 pub fn address_space() -> Option<usize> {
+    limit(libc::RLIMIT_AS)
+}
+
+fn limit(resource: u32) -> Option<usize> {
     let mut limit = libc::rlimit {
         rlim_cur: libc::RLIM_INFINITY,
         rlim_max: libc::RLIM_INFINITY,
     };
-    let (resource, old) = (libc::RLIMIT_AS as usize, &raw mut limit as usize);
+    let old = &raw mut limit as usize;
     // SAFETY: writes the limit.
-    unsafe { call(libc::SYS_prlimit64, [0, resource, 0, old, 0, 0]) };
+    unsafe { call(libc::SYS_prlimit64, [0, resource as usize, 0, old, 0, 0]) };
     (limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur as usize)
 }
 
@@ -195,4 +201,228 @@ pub fn set_errno(errno: i32) {
     let place = unsafe { libc::__errno_location() };
     // SAFETY: as above.
     unsafe { *place = errno };
+}
+
+/// Allocates pages of a mapping for stores. `false`: one of them has no room, or the kernel cannot say.
+pub fn populate(start: usize, len: usize) -> bool {
+    advise(start, len, libc::MADV_POPULATE_WRITE)
+}
+
+fn advise(start: usize, len: usize, advice: i32) -> bool {
+    let arguments = [start, len, advice as usize, 0, 0, 0];
+    // SAFETY: advice that changes no contents of this process's.
+    unsafe { call(libc::SYS_madvise, arguments) == 0 }
+}
+
+/// Memory that reads as zeros after a fork, too.
+pub fn map_wiped(len: usize) -> Option<usize> {
+    let start = map_memory(len)?;
+    if advise(start, len, libc::MADV_WIPEONFORK) {
+        return Some(start);
+    }
+    unmap(start, len);
+    None
+}
+
+/// Keeps a mapping out of a fork's child.
+pub fn keep_from_children(start: usize, len: usize) -> bool {
+    advise(start, len, libc::MADV_DONTFORK)
+}
+
+/// Private memory in the place of a part of a mapping.
+pub fn replace(start: usize, len: usize) {
+    let flags = ANONYMOUS | libc::MAP_FIXED;
+    let arguments = [start, len, READ_WRITE, flags as usize, usize::MAX, 0];
+    // SAFETY: a part of a mapping of ours.
+    unsafe { call(libc::SYS_mmap, arguments) };
+}
+
+/// Maps a file, shared.
+pub fn map_file(descriptor: i32, len: usize) -> Option<usize> {
+    let flags = (libc::MAP_SHARED | libc::MAP_NORESERVE) as usize;
+    let arguments = [0, len, READ_WRITE, flags, descriptor as usize, 0];
+    // SAFETY: a new mapping, at an address that the kernel chooses.
+    address(unsafe { call(libc::SYS_mmap, arguments) })
+}
+
+/// A descriptor that a call returned.
+fn descriptor(result: isize) -> Option<i32> {
+    i32::try_from(result).ok().filter(|number| *number >= 0)
+}
+
+fn open_at(at: i32, name: &CStr, flags: i32) -> Option<i32> {
+    let flags = (flags | libc::O_CLOEXEC | libc::O_NOFOLLOW) as usize;
+    let arguments = [at as usize, name.as_ptr() as usize, flags, 0o600, 0, 0];
+    // SAFETY: reads the name.
+    descriptor(unsafe { call(libc::SYS_openat, arguments) })
+}
+
+/// Opens a directory that is no link.
+pub fn open_directory(at: i32, name: &CStr) -> Option<i32> {
+    open_at(at, name, libc::O_DIRECTORY | libc::O_RDONLY)
+}
+
+/// Makes a directory for this user alone, if nothing has the name.
+pub fn make_directory(at: i32, name: &CStr) {
+    let arguments = [at as usize, name.as_ptr() as usize, 0o700, 0, 0, 0];
+    // SAFETY: reads the name.
+    unsafe { call(libc::SYS_mkdirat, arguments) };
+}
+
+/// Creates a file of which nothing has the name.
+pub fn create_file(at: i32, name: &CStr) -> Option<i32> {
+    open_at(at, name, libc::O_CREAT | libc::O_EXCL | libc::O_RDWR)
+}
+
+/// Removes a file.
+pub fn unlink_at(at: i32, name: &CStr) {
+    let arguments = [at as usize, name.as_ptr() as usize, 0, 0, 0, 0];
+    // SAFETY: reads the name.
+    unsafe { call(libc::SYS_unlinkat, arguments) };
+}
+
+/// Closes a descriptor of ours.
+pub fn close(descriptor: i32) {
+    // SAFETY: nobody else has it.
+    unsafe { call(libc::SYS_close, [descriptor as usize, 0, 0, 0, 0, 0]) };
+}
+
+/// Makes a file so long.
+pub fn set_len(descriptor: i32, len: usize) -> bool {
+    // SAFETY: a file of ours.
+    unsafe { call(libc::SYS_ftruncate, [descriptor as usize, len, 0, 0, 0, 0]) == 0 }
+}
+
+/// Who owns what was opened, and its rights.
+pub fn owner_and_mode(descriptor: i32) -> Option<(u32, u32)> {
+    let mut state = MaybeUninit::<libc::stat>::zeroed();
+    let arguments = [descriptor as usize, state.as_mut_ptr() as usize, 0, 0, 0, 0];
+    // SAFETY: writes the state.
+    let result = unsafe { call(libc::SYS_fstat, arguments) };
+    // SAFETY: zeros, or what the kernel wrote.
+    let state = unsafe { state.assume_init() };
+    (result == 0).then_some((state.st_uid, state.st_mode))
+}
+
+/// File systems on which a page that was allocated once takes stores ever after: not those that copy on write, or over a network.
+const KEEPING: [u64; 5] = [
+    0x0102_1994, // tmpfs
+    0x8584_58f6, // ramfs
+    0xef53,      // ext4
+    0x5846_5342, // xfs
+    0x794c_7630, // overlayfs
+];
+
+/// Whether stores to a mapping of the file cannot fail once its pages are allocated.
+pub fn is_safe_to_map(descriptor: i32) -> bool {
+    let mut state = MaybeUninit::<libc::statfs>::zeroed();
+    let arguments = [descriptor as usize, state.as_mut_ptr() as usize, 0, 0, 0, 0];
+    // SAFETY: writes the state.
+    let result = unsafe { call(libc::SYS_fstatfs, arguments) };
+    // SAFETY: zeros, or what the kernel wrote.
+    let state = unsafe { state.assume_init() };
+    result == 0 && KEEPING.contains(&(state.f_type as u64))
+}
+
+/// Whether a file may become so long (`ulimit -f`).
+pub fn may_write(len: usize) -> bool {
+    limit(libc::RLIMIT_FSIZE).is_none_or(|limit| limit >= len)
+}
+
+/// Number of this process and the time when it started, as `/proc` says.
+pub fn own_start() -> Option<(u64, u64)> {
+    let file = open_at(libc::AT_FDCWD, c"/proc/self/stat", libc::O_RDONLY)?;
+    let mut text = [0; 1024];
+    let arguments = [
+        file as usize,
+        text.as_mut_ptr() as usize,
+        text.len(),
+        0,
+        0,
+        0,
+    ];
+    // SAFETY: writes the text.
+    let len = usize::try_from(unsafe { call(libc::SYS_read, arguments) });
+    close(file);
+    let text = text.get(..len.ok()?)?;
+    let number = |word: &[u8]| core::str::from_utf8(word).ok()?.parse().ok();
+    let pid = text.split(|byte| *byte == b' ').next()?;
+    // The name in parentheses may have anything in it. The field after it is the third.
+    let name_end = text.iter().rposition(|byte| *byte == b')')?;
+    let start = text[name_end..].split(|byte| *byte == b' ').nth(22 - 2)?;
+    Some((number(pid)?, number(start)?))
+}
+
+/// Number of this process.
+pub fn process_id() -> u64 {
+    // SAFETY: asks for a number.
+    unsafe { call(libc::SYS_getpid, [0; 6]) as u64 }
+}
+
+/// Number of this thread.
+pub fn thread_id() -> u64 {
+    // SAFETY: asks for a number.
+    unsafe { call(libc::SYS_gettid, [0; 6]) as u64 }
+}
+
+/// The user whose rights this process has.
+pub fn user() -> u32 {
+    // SAFETY: asks for a number.
+    unsafe { call(libc::SYS_geteuid, [0; 6]) as u32 }
+}
+
+/// Whether the program has rights that its caller has not.
+pub fn is_privileged() -> bool {
+    // SAFETY: asks for a number that the kernel always gives.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
+fn time(clock: i32) -> u64 {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: writes the time; with a clock that exists it cannot fail.
+    unsafe { libc::clock_gettime(clock, &mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// CLOCK_MONOTONIC_COARSE, ns: a few instructions.
+pub fn coarse_time() -> u64 {
+    time(libc::CLOCK_MONOTONIC_COARSE)
+}
+
+/// CLOCK_BOOTTIME, ns.
+pub fn boot_time() -> u64 {
+    time(libc::CLOCK_BOOTTIME)
+}
+
+/// A variable of an environment.
+pub fn variable(environment: *const *const c_char, name: &CStr) -> Option<&'static CStr> {
+    let mut next = environment;
+    loop {
+        // SAFETY: an environment ends with null; null itself is none.
+        let entry = unsafe { next.as_ref() }?;
+        if entry.is_null() {
+            return None;
+        }
+        // SAFETY: a string, which stays while constructors run.
+        let text = unsafe { CStr::from_ptr(*entry) }.to_bytes_with_nul();
+        if let Some(value) = text.strip_prefix(name.to_bytes())
+            && let Some(value) = value.strip_prefix(b"=")
+        {
+            return CStr::from_bytes_with_nul(value).ok();
+        }
+        next = next.wrapping_add(1);
+    }
+}
+
+/// Whether a part of the address space can be read. Not by a kernel before 5.14, which cannot say.
+pub fn is_readable(start: usize, len: usize) -> bool {
+    advise(start, len, libc::MADV_POPULATE_READ)
+}
+
+/// CLOCK_MONOTONIC, ns: some 20 ns.
+pub fn precise_time() -> u64 {
+    time(libc::CLOCK_MONOTONIC)
 }

@@ -281,7 +281,7 @@ impl Cache {
         let Some(number) = self.number("umem_cache_free") else {
             return;
         };
-        if heap::class_at(address) != number {
+        if heap::entry_at(address) != number {
             return self.complain(Fault::Unknown(address));
         }
         if number == SHARED {
@@ -472,7 +472,9 @@ pub fn totals() -> (usize, usize) {
 /// Takes the locks, before a fork and before all others.
 pub fn hold_all() {
     REGISTRY.hold();
-    each_lock(Lock::hold);
+    each_lock(|lock| {
+        lock.hold();
+    });
 }
 
 /// Ends [`hold_all`].
@@ -701,7 +703,8 @@ pub extern "C-unwind" fn umem_zalloc(bytes: usize, flags: c_int) -> *mut c_void 
     if bytes == 0 {
         return ptr::null_mut();
     }
-    insist(flags, || calls::calloc(1, bytes))
+    // SAFETY: a number of bytes.
+    insist(flags, || unsafe { calls::calloc(1, bytes) })
 }
 
 /// Aligned memory; `align` is a power of two or 0. It is freed by [`umem_free_align`].
@@ -710,7 +713,8 @@ pub extern "C-unwind" fn umem_alloc_align(bytes: usize, align: usize, flags: c_i
     if bytes == 0 || align.count_ones() > 1 {
         return ptr::null_mut();
     }
-    insist(flags, || calls::take_aligned(align.max(1), bytes))
+    // SAFETY: a power of two, and a number of bytes.
+    insist(flags, || unsafe { calls::memalign(align.max(1), bytes) })
 }
 
 /// `umem_free(3)`: with the size that was asked for.
@@ -734,7 +738,7 @@ fn umem_free_slow(object: *mut c_void, bytes: usize, class: usize) {
         known.is_some_and(|known| known != bytes)
     } else {
         // Objects without a class are runs or mappings, whatever their size.
-        let found = heap::class_at(address);
+        let found = heap::class_of_entry(heap::entry_at(address));
         found != 0 && found != class
     };
     if is_other {

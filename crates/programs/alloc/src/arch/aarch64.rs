@@ -96,3 +96,40 @@ pub unsafe fn call(number: i64, arguments: [usize; 6]) -> isize {
     }
     result
 }
+
+/// The thread's own block.
+pub fn thread_pointer() -> usize {
+    let pointer;
+    // SAFETY: reads a register.
+    unsafe {
+        asm!("mrs {0}, tpidr_el0", out(reg) pointer, options(pure, nomem, nostack, preserves_flags));
+    }
+    pointer
+}
+
+/// Makes entry points: functions that hand the program's stack pointer, frame pointer and return address on, behind their own arguments.
+macro_rules! entries {
+    ($(
+        $(#[$about:meta])*
+        extern $abi:literal fn $name:ident($($argument:ident: $kind:ty),+) -> $result:ty => $body:path;
+    )*) => {$(
+        $(#[$about])*
+        ///
+        /// # Safety
+        /// What the call of this name asks for.
+        #[unsafe(naked)]
+        pub unsafe extern $abi fn $name($($argument: $kind),+) -> $result {
+            $crate::arch::entries!(@ $body, $($argument),+)
+        }
+    )*};
+    (@ $body:path, $a:ident) => {
+        core::arch::naked_asm!("mov x1, sp", "mov x2, x29", "mov x3, x30", "b {}", sym $body)
+    };
+    (@ $body:path, $a:ident, $b:ident) => {
+        core::arch::naked_asm!("mov x2, sp", "mov x3, x29", "mov x4, x30", "b {}", sym $body)
+    };
+    (@ $body:path, $a:ident, $b:ident, $c:ident) => {
+        core::arch::naked_asm!("mov x3, sp", "mov x4, x29", "mov x5, x30", "b {}", sym $body)
+    };
+}
+pub(crate) use entries;

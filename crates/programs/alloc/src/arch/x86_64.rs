@@ -92,3 +92,40 @@ pub unsafe fn call(number: i64, arguments: [usize; 6]) -> isize {
     }
     result
 }
+
+/// The thread's own block.
+pub fn thread_pointer() -> usize {
+    let pointer;
+    // SAFETY: the first word of the block is its address.
+    unsafe {
+        asm!("mov {0}, qword ptr fs:[0]", out(reg) pointer, options(pure, readonly, nostack, preserves_flags));
+    }
+    pointer
+}
+
+/// Makes entry points: functions that hand the program's stack pointer, frame pointer and return address on, behind their own arguments.
+macro_rules! entries {
+    ($(
+        $(#[$about:meta])*
+        extern $abi:literal fn $name:ident($($argument:ident: $kind:ty),+) -> $result:ty => $body:path;
+    )*) => {$(
+        $(#[$about])*
+        ///
+        /// # Safety
+        /// What the call of this name asks for.
+        #[unsafe(naked)]
+        pub unsafe extern $abi fn $name($($argument: $kind),+) -> $result {
+            $crate::arch::entries!(@ $body, $($argument),+)
+        }
+    )*};
+    (@ $body:path, $a:ident) => {
+        core::arch::naked_asm!("lea rsi, [rsp + 8]", "mov rdx, rbp", "mov rcx, [rsp]", "jmp {}", sym $body)
+    };
+    (@ $body:path, $a:ident, $b:ident) => {
+        core::arch::naked_asm!("lea rdx, [rsp + 8]", "mov rcx, rbp", "mov r8, [rsp]", "jmp {}", sym $body)
+    };
+    (@ $body:path, $a:ident, $b:ident, $c:ident) => {
+        core::arch::naked_asm!("lea rcx, [rsp + 8]", "mov r8, rbp", "mov r9, [rsp]", "jmp {}", sym $body)
+    };
+}
+pub(crate) use entries;

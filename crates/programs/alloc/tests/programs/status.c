@@ -1,0 +1,139 @@
+// What the tests of the status file run under the library: `status WHAT [NUMBER]`. It says when it has done that, and ends when its input does.
+#define _GNU_SOURCE
+#include <malloc.h>
+#include <signal.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define CHECK(what) do { if (!(what)) { printf("line %d: %s\n", __LINE__, #what); exit(1); } } while (0)
+static void *volatile kept;
+
+static void wait_for_end(void) {
+    char byte;
+    fflush(stdout);
+    while (read(0, &byte, 1) > 0) {}
+}
+
+// The compiler may not leave it out.
+static void touch_none(size_t bytes) {
+    void *volatile object = malloc(bytes);
+    free(object);
+}
+
+static void hold(long count) {
+    for (long i = 0; i < count; i++) CHECK(kept = malloc(100));
+}
+
+#define SITE(n, bytes) \
+    __attribute__((noinline)) static void site##n(long total) { \
+        for (long left = total; left > 0; left -= (bytes)) CHECK(kept = malloc(bytes)); \
+        __asm__ volatile(""); \
+    }
+SITE(0, 8) SITE(1, 24) SITE(2, 100) SITE(3, 700) SITE(4, 1500)
+SITE(5, 9000) SITE(6, 30000) SITE(7, 100000) SITE(8, 700000) SITE(9, 5000000)
+static void (*const sites[])(long) = {site0, site1, site2, site3, site4, site5, site6, site7, site8, site9};
+static const long sizes[] = {8, 24, 100, 700, 1500, 9000, 30000, 100000, 700000, 5000000};
+
+// Ten sites, 48 MiB each, of which nothing is touched but by chance; and as much that is freed.
+static void ten_sites(void) {
+    for (int site = 0; site < 10; site++) {
+        long total = (48 << 20) / sizes[site] * sizes[site];
+        sites[site](total);
+        for (long freed = 0; freed < total; freed += sizes[site]) touch_none(sizes[site]);
+        printf("%lu %ld\n", (unsigned long)sites[site], total);
+    }
+}
+
+static void *idle(void *barrier) {
+    touch_none(100);
+    pthread_barrier_wait(barrier);
+    pause();
+    return 0;
+}
+
+static void threads(long count) {
+    static pthread_barrier_t barrier;
+    pthread_attr_t small;
+    pthread_barrier_init(&barrier, 0, count + 1);
+    pthread_attr_init(&small);
+    pthread_attr_setstacksize(&small, 64 << 10);
+    for (long i = 0; i < count; i++) {
+        pthread_t thread;
+        CHECK(!pthread_create(&thread, &small, idle, &barrier));
+    }
+    pthread_barrier_wait(&barrier);
+}
+
+static void *short_lived(void *nothing) {
+    touch_none(5000);
+    return nothing;
+}
+
+// Reallocates samples in every way.
+static void resize(void) {
+    for (int round = 0; round < 200; round++) {
+        char *large = malloc(100000);
+        for (size_t bytes = 100000; bytes < 20000000; bytes = bytes * 3 / 2) {
+            CHECK(large = realloc(large, bytes));
+            large[bytes - 1] = 1;
+        }
+        CHECK(large = realloc(large, 50));
+        CHECK(malloc_usable_size(large) >= 50);
+        free(large);
+    }
+}
+
+int main(int argc, char **argv) {
+    const char *what = argv[1];
+    long number = argc > 2 ? atol(argv[2]) : 0;
+    // No buffer of stdio's: it would be an allocation.
+    setvbuf(stdout, 0, _IONBF, 0);
+    if (!strcmp(what, "hold")) hold(number);
+    else if (!strcmp(what, "sites")) ten_sites();
+    else if (!strcmp(what, "threads")) threads(number);
+    else if (!strcmp(what, "resize")) resize();
+    else if (!strcmp(what, "short")) {
+        for (long i = 0; i < number; i++) {
+            pthread_t thread;
+            CHECK(!pthread_create(&thread, 0, short_lived, 0) && !pthread_join(thread, 0));
+        }
+    } else if (!strcmp(what, "exec")) {
+        hold(number);
+        execl("/proc/self/exe", argv[0], "hold", "10", NULL);
+    } else if (!strcmp(what, "fork") || !strcmp(what, "raw-fork")) {
+        hold(number);
+        pid_t child = *what == 'f' ? fork() : syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+        CHECK(child >= 0);
+        if (!child) {
+            hold(2 * number);
+            // _exit, as a test of its own: the file stays.
+            printf("%ld\n", (long)getpid());
+            wait_for_end();
+            _exit(0);
+        }
+        hold(number / 2);
+    } else if (!strcmp(what, "closed")) {
+        closefrom(3);
+        hold(number);
+    } else if (!strcmp(what, "chroot")) {
+        CHECK(!chroot("/proc/self/fdinfo") && !chdir("/"));
+        hold(number);
+        pid_t child = fork();
+        if (!child) {
+            hold(number);
+            _exit(0);
+        }
+        int status;
+        CHECK(waitpid(child, &status, 0) == child && status == 0);
+    } else CHECK(!"a known word");
+    printf("%zu\n", mallinfo2().uordblks);
+    wait_for_end();
+    return 0;
+}
