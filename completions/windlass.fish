@@ -950,7 +950,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand run" -l socket -d 'The
 complete -c windlass -n "__fish_windlass_using_subcommand run" -l share -d 'Also join connections with programs of other users that were run with --share; needs root\'s broker'
 complete -c windlass -n "__fish_windlass_using_subcommand run" -l unix -d 'Accelerate Unix sockets even if the environment says WINDLASS_UNIX=0'
 complete -c windlass -n "__fish_windlass_using_subcommand run" -l no-unix -d 'Keep Unix sockets on the kernel'
-complete -c windlass -n "__fish_windlass_using_subcommand run" -l alloc -d 'Replace malloc and C++\'s new by windlass\'s allocator (libwindlass_alloc.so), in child processes too. It lies where the preload library does'
+complete -c windlass -n "__fish_windlass_using_subcommand run" -l alloc -d 'Replace malloc and C++\'s new by windlass\'s allocator (libwindlass_alloc.so), in child processes too. It lies where the preload library does. Options and debugging words are in WINDLASS_MEMORY: windlass-alloc(7)'
 complete -c windlass -n "__fish_windlass_using_subcommand run" -s v -l verbose -d 'Say on stderr which library and which broker are used. At its end each process says there what its connections did: how many joined, the bytes by ring and by kernel, and why others stayed on the kernel. A process that a signal kills says nothing'
 complete -c windlass -n "__fish_windlass_using_subcommand run" -l check -d 'Only say whether the program can be accelerated, and why not; do not run it. Scripts are followed to their interpreter'
 complete -c windlass -n "__fish_windlass_using_subcommand run" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'

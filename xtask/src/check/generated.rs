@@ -12,14 +12,19 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use windlass_api::{DAEMON_OPTIONS, OptionSpec, PROPERTIES, Scope};
+use windlass_memory::options::{Group, Kind};
 use windlass_stats::{Drop, Stage};
 use windlassd::metrics;
 
 use super::{Finding, Tree};
-use crate::pages;
+use crate::pages::{self, allocator};
 
 /// Guides that hold tables.
-const GUIDES: &[&str] = &["docs/operator-guide.md", "docs/user-guide.md"];
+const GUIDES: &[&str] = &[
+    "docs/memory.md",
+    "docs/operator-guide.md",
+    "docs/user-guide.md",
+];
 
 /// Writes every generated file under the root of the source tree.
 ///
@@ -146,6 +151,9 @@ fn table(name: &str, api: &Value) -> Option<String> {
         "overlay properties" => options(scope(Scope::Overlay)),
         "vnic properties" => options(scope(Scope::Vnic)),
         "flow properties" => options(scope(Scope::Flow)),
+        "allocator options" => allocator_options(Group::Tuning),
+        "allocator debugging" => allocator_options(Group::Debugging),
+        "allocator logs" => allocator_options(Group::Logs),
         "vnd properties" => options(scope(Scope::Vnd)),
         _ => return None,
     })
@@ -191,6 +199,24 @@ fn options<'a>(rows: impl Iterator<Item = &'a OptionSpec>) -> String {
             row.possible().replace('|', "\\|"),
             row.sentence
         );
+    }
+    text
+}
+
+fn allocator_options(group: Group) -> String {
+    let mut text = String::from("| word | default | what it does |\n| --- | --- | --- |\n");
+    for row in allocator::rows(group) {
+        let default = match group {
+            Group::Tuning => format!("`{}`", allocator::value(row, row.initial)),
+            _ => match row.bare {
+                Some(bare) if !matches!(row.kind, Kind::Flag) => {
+                    format!("off; alone: `{}`", allocator::value(row, bare))
+                }
+                _ => "off".to_owned(),
+            },
+        };
+        let written = allocator::written(row).replace('|', "\\|");
+        text += &format!("| `{written}` | {default} | {} |\n", row.text);
     }
     text
 }
@@ -268,6 +294,7 @@ mod tests {
                 "docs/document.schema.json",
                 "docs/openapi.json",
                 "crates/programs/windlassd/dist/grafana.json",
+                "docs/memory.md",
                 "docs/operator-guide.md"
             ]
         );

@@ -8,6 +8,7 @@
 //! [`all`] makes every page in memory. [`write()`] puts them under `man/` and `completions/`, where they are
 //! checked in, so that an installation needs no generator; [`check`] says which of them are stale.
 
+pub(crate) mod allocator;
 mod completions;
 mod documents;
 mod examples;
@@ -36,6 +37,7 @@ pub struct Page {
 pub fn all() -> Result<Vec<Page>> {
     let mut pages = manual::pages()?;
     pages.extend(documents::pages());
+    pages.push(allocator::page());
     pages.extend(library::pages());
     pages.extend(completions::pages()?);
     pages.sort_by(|a, b| a.path.cmp(&b.path));

@@ -34,7 +34,7 @@ pub enum Key {
     Contents,
     /// From this size on a buffer ends at a page that nobody may touch; 0: none.
     Firewall,
-    /// 1: a call inside another one of the same thread aborts.
+    /// 1: a call from a signal handler is an error.
     Nosignal,
     /// 1: errors do not end the process.
     Noabort,
@@ -154,14 +154,14 @@ pub const OPTIONS: &[Row] = &[
     row(Key::Audit, "audit", Debugging, Count, (0, Some(15)),
         "Records thread, time and stack of the last transaction of each buffer: so many frames, at most 25. Sets guards, too."),
     row(Key::Guards, "guards", Debugging, Flag, (0, Some(1)),
-        "Fills buffers with 0xbaddcafe when allocated and 0xdeadbeef when freed, with red zones before and behind. Both are verified \
-         when a buffer is freed, when its memory is used again, and at exit."),
+        "Fills buffers with 0xbaddcafe when allocated and 0xdeadbeef when freed, with red zones around them. Verified: when freed, \
+         before the memory is used again, and at exit."),
     row(Key::Contents, "contents", Debugging, Bytes, (0, Some(256)),
         "Copies the first bytes of each buffer when it is freed, to show them with an error. In UMEM_LOGGING the word means contents-log."),
     row(Key::Firewall, "firewall", Debugging, Bytes, (0, Some(1)),
         "Buffers of this size or more end at a page that nobody may touch; once freed, all of it is untouchable for a while."),
     row(Key::Nosignal, "nosignal", Debugging, Flag, (0, Some(1)),
-        "A call inside another one of the same thread, as from a signal handler, is an error."),
+        "A call from a signal handler is an error."),
     row(Key::Noabort, "noabort", Debugging, Flag, (0, Some(1)),
         "Errors are printed, and the program goes on; a wrong free does nothing."),
     row(Key::Mtbf, "mtbf", Debugging, Count, (0, None),

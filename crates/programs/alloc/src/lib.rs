@@ -9,6 +9,8 @@
 //!   program -> calls, operators    the names of C and C++; the fast paths
 //!              cache               a thread's magazines: refill, flush, adoption
 //!              heap                arena, classes, runs, mappings, each under its lock -> windlass-slab
+//!              options             words of the environment -> windlass-memory
+//!              debug               records, red zones and patterns of buffers; what an error says
 //!              process             start, thread exit, fork
 //!              pages               which pages a span gets
 //!              umem                object caches
@@ -31,7 +33,7 @@
 //! has [`cache::DEAD`] from then on and works without a cache. After fork the child adopts what the other threads' caches hold, one for each new thread.
 //!
 //! # Synchronization
-//! Locks, in their order: the table of object caches and theirs, the list of caches, one of each class (one at a time; all, ascending, in fork), returns to the kernel, spans, mappings.
+//! Locks, in their order: the table of object caches and theirs, the list of caches, one of each class (one at a time; all, ascending, in fork), returns to the kernel, spans, mappings, debugging records.
 //! Nothing is called under a lock but the kernel. `top` of a magazine is lowered before its objects are flushed and raised after they
 //! were filled in: a fork in between loses objects and never doubles them.
 //!
@@ -40,7 +42,7 @@
 //! that is refused is halved down to 64 MiB; without one, every object is a mapping.
 //!
 //! # Not done
-//! The status file, debugging words, huge pages. malloc inside a signal handler is undefined, as everywhere.
+//! malloc inside a signal handler is undefined, as everywhere; `nosignal` names it.
 
 extern crate std;
 

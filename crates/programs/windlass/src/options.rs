@@ -265,7 +265,7 @@ pub(crate) struct RunArgs {
     #[arg(long, overrides_with = "unix")]
     pub(crate) no_unix: bool,
     /// Replace malloc and C++'s new by windlass's allocator (libwindlass_alloc.so), in child processes too. It lies where
-    /// the preload library does.
+    /// the preload library does. Options and debugging words are in WINDLASS_MEMORY: windlass-alloc(7).
     #[arg(long)]
     pub(crate) alloc: bool,
     /// Say on stderr which library and which broker are used. At its end each process says there what its connections did:
