@@ -8,6 +8,7 @@ BIN     := $(or $(CARGO_TARGET_DIR),target)/release
 DIST    := crates/programs/windlassd/dist
 BROKER  := crates/programs/broker/dist
 DOC      = $(PREFIX)/share/doc/windlass
+VERSION  = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 
 .PHONY: build demo demo-overlay test bench check soak sanitize aarch64 fuzz install uninstall deb wheel clean help
 
@@ -60,7 +61,9 @@ install: build ## into $(DESTDIR)$(PREFIX)
 	install -D -s -m 0755 $(BIN)/windlass-lookup-etcd $(DESTDIR)$(PREFIX)/lib/windlass/windlass-lookup-etcd
 	install -D -s -m 0644 $(BIN)/libwindlass_sockets.so $(DESTDIR)$(PREFIX)/lib/windlass/libwindlass_sockets.so
 	install -D -s -m 0644 $(BIN)/libwindlass_alloc.so $(DESTDIR)$(PREFIX)/lib/windlass/libwindlass_alloc.so
+	install -D -m 0644 crates/programs/alloc/include/windlass/umem.h $(DESTDIR)$(PREFIX)/include/windlass/umem.h
 	scripts/libwindlass $(BIN)/libwindlass_framed.a "$(DESTDIR)" $(PREFIX)
+	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' crates/programs/alloc/include/windlass-umem.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/windlass-umem.pc
 	for page in man/*.[0-9]; do \
 	  install -D -m 0644 $$page $(DESTDIR)$(PREFIX)/share/man/man$${page##*.}/$${page##*/} || exit 1; done
 	install -D -m 0644 completions/windlass.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/windlass
@@ -77,12 +80,12 @@ install: build ## into $(DESTDIR)$(PREFIX)
 
 uninstall: ## what install put there; configuration and state stay
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,bin/windlass sbin/windlassd sbin/windlass-broker lib/cni/windlass-cni lib/windlass/windlass-lookup-etcd lib/windlass/libwindlass_sockets.so lib/windlass/libwindlass_alloc.so \
-	  $(addprefix lib/,libwindlass.so.1.0 libwindlass.so.1 libwindlass.so libwindlass.a pkgconfig/windlass.pc) include/windlass.h \
+	  $(addprefix lib/,libwindlass.so.1.0 libwindlass.so.1 libwindlass.so libwindlass.a pkgconfig/windlass.pc pkgconfig/windlass-umem.pc) include/windlass.h include/windlass/umem.h \
 	  lib/sysusers.d/windlass.conf lib/tmpfiles.d/windlass.conf share/bash-completion/completions/windlass share/zsh/site-functions/_windlass share/fish/vendor_completions.d/windlass.fish \
 	  $(addprefix lib/systemd/system/,windlassd.service windlassd.socket windlass-broker.service windlass-broker.socket) \
 	  $(foreach page,$(wildcard man/*.[0-9]),share/man/man$(subst .,,$(suffix $(page)))/$(notdir $(page))))
 	rm -rf $(DESTDIR)$(DOC)
-	-rmdir $(DESTDIR)$(PREFIX)/lib/windlass $(DESTDIR)$(PREFIX)/lib/cni
+	-rmdir $(DESTDIR)$(PREFIX)/lib/windlass $(DESTDIR)$(PREFIX)/lib/cni $(DESTDIR)$(PREFIX)/include/windlass
 
 deb: build ## target/windlass_VERSION_ARCH.deb, for Debian 12 and newer
 	@scripts/deb

@@ -9,6 +9,7 @@
 //! checked in, so that an installation needs no generator; [`check`] says which of them are stale.
 
 pub(crate) mod allocator;
+mod caches;
 mod completions;
 mod documents;
 mod examples;
@@ -39,6 +40,7 @@ pub fn all() -> Result<Vec<Page>> {
     pages.extend(documents::pages());
     pages.push(allocator::page());
     pages.extend(library::pages());
+    pages.push(caches::page());
     pages.extend(completions::pages()?);
     pages.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(pages)
