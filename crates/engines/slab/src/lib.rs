@@ -18,6 +18,7 @@
 //!        | ranges
 //!   the caller's arena        made usable as it grows, given back to the kernel as Spans::excess says
 //!
+//!   Cache, Handle             the same for values of a Rust type with a place in a region
 //!   Mappings                  requests above a span: an open hash of starts and lengths
 //! ```
 //!
@@ -47,6 +48,7 @@ mod class;
 mod geometry;
 mod limits;
 mod mappings;
+mod objects;
 mod sizes;
 mod span;
 
@@ -54,6 +56,7 @@ pub use class::{Class, Emptied, Fault, Records, Slab, Taken};
 pub use geometry::Geometry;
 pub use limits::Limits;
 pub use mappings::{Mapping, Mappings};
+pub use objects::{Cache, Handle, Object};
 pub use sizes::{
     BATCH_MAX, CLASSES, MAGAZINE_MAX, PLACES, SMALL_MAX, TABLE_FINE, TABLE_WIDE, aligned_class,
     batch, batch_of, class_of, limit_first, limit_max, size, units,
