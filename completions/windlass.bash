@@ -40,6 +40,9 @@ _windlass() {
             windlass,gen)
                 cmd="windlass__subcmd__gen"
                 ;;
+            windlass,memory)
+                cmd="windlass__subcmd__memory"
+                ;;
             windlass,metrics)
                 cmd="windlass__subcmd__metrics"
                 ;;
@@ -308,7 +311,7 @@ _windlass() {
 
     case "${cmd}" in
         windlass)
-            opts="-j -p -o -H -h -V --json --parsable --output --no-header --no-color --timeout --socket --help --version zone bridge uplink overlay vnic flow vnd fdb worker status stat metrics apply export monitor snoop gen sink extcap run sockets stackdump __complete"
+            opts="-j -p -o -H -h -V --json --parsable --output --no-header --no-color --timeout --socket --help --version zone bridge uplink overlay vnic flow vnd fdb worker memory status stat metrics apply export monitor snoop gen sink extcap run sockets stackdump __complete"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -2090,6 +2093,51 @@ _windlass() {
                     if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
                         compopt -o filenames
                     fi
+                    return 0
+                    ;;
+                --output)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        windlass__subcmd__memory)
+            opts="-j -p -o -H -h --regions --json --parsable --output --no-header --no-color --timeout --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --regions)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --output)
@@ -5290,6 +5338,7 @@ _windlass_live() {
         --link) kind=vnic ;;
         --member) kind=member ;;
         --prop) kind=setting ;;
+        --regions) kind=member ;;
         --set) kind=setting ;;
         --vnic) kind=vnic ;;
         --zone) kind=zone ;;
@@ -5297,7 +5346,7 @@ _windlass_live() {
     if [[ -z "$kind" && "$full" != -* ]]; then
         for ((i = 1; i < ${#typed[@]}; i++)); do
             case "${typed[i]}" in
-                --accel|--attach|--attr|--bps|--bridge|--buffer|--count|--device|--direction|--dst-ip|--dst-mac|--dst-port|--encap|--extcap-capture-filter|--extcap-interface|--extcap-version|--fifo|--file-count|--file-size|--flows|--group|--interval|--length|--library|--limit|--link|--listen|--mac|--member|--memory|--mtu|--netns|--output|--over|--owner|--prop|--rate|--replay|--search|--set|--size|--socket|--spin|--src-ip|--src-mac|--src-port|--tagged|--time|--timeout|--token-file|--underlay-netns|--vlan|--vni|--vnic|--vnis|--write|--zone|-B|-C|-Q|-W|-c|-d|-i|-l|-o|-s|-w|-z) ((i++)) ;;
+                --accel|--attach|--attr|--bps|--bridge|--buffer|--count|--device|--direction|--dst-ip|--dst-mac|--dst-port|--encap|--extcap-capture-filter|--extcap-interface|--extcap-version|--fifo|--file-count|--file-size|--flows|--group|--interval|--length|--library|--limit|--link|--listen|--mac|--member|--memory|--mtu|--netns|--output|--over|--owner|--prop|--rate|--regions|--replay|--search|--set|--size|--socket|--spin|--src-ip|--src-mac|--src-port|--tagged|--time|--timeout|--token-file|--underlay-netns|--vlan|--vni|--vnic|--vnis|--write|--zone|-B|-C|-Q|-W|-c|-d|-i|-l|-o|-s|-w|-z) ((i++)) ;;
                 -*) ;;
                 *) words+=("${typed[i]}") ;;
             esac

@@ -42,6 +42,7 @@ complete -c windlass -n "__fish_windlass_needs_command" -f -a "flow" -d 'Parts o
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "vnd" -d 'Devices by which programs read and write the frames of a VNIC'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "fdb" -d 'Forwarding tables of bridges'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "worker" -d 'Threads that move frames'
+complete -c windlass -n "__fish_windlass_needs_command" -f -a "memory" -d 'Memory and the pages behind it'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "status" -d 'The whole on one screen: daemon, workers, members that are not up, drops, sockets, limits that are near'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "stat" -d 'Traffic of uplinks and VNICs'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "metrics" -d 'Write the counters as text for Prometheus, or serve them'
@@ -808,6 +809,15 @@ complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_see
 complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from move" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from move" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from move" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c windlass -n "__fish_windlass_using_subcommand memory" -l regions -d 'List the regions of memory through which the daemon forwards, of these members and bridges; all if there is none: which pages were asked for, and which the kernel gave' -r
+complete -c windlass -n "__fish_windlass_using_subcommand memory" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand memory" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand memory" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand memory" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand memory" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand memory" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand memory" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand memory" -s h -l help -d 'Print help'
 complete -c windlass -n "__fish_windlass_using_subcommand status" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand status" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand status" -l socket -d 'The daemon\'s control socket' -r -F
@@ -1086,6 +1096,7 @@ complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_s
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from stat" -l zone -x -a "(windlass __complete zone (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from show" -l member -x -a "(windlass __complete member (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from flush" -l member -x -a "(windlass __complete member (commandline -ct) -- (commandline -opc) 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand memory" -l regions -x -a "(windlass __complete member (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand snoop" -l zone -x -a "(windlass __complete zone (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand gen" -l zone -x -a "(windlass __complete zone (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand sink" -l zone -x -a "(windlass __complete zone (commandline -ct) -- (commandline -opc) 2>/dev/null)"

@@ -61,6 +61,7 @@
 //! | `/v1/stats` | GET | | [`Stats`] |
 //! | `/v1/workers` | GET | | list of [`WorkerStats`] |
 //! | `/v1/workers/move` | POST | [`WorkerMove`] | [`Moved`] |
+//! | `/v1/regions` | GET | | list of [`RegionView`] |
 //! | `/v1/monitor` | GET | | [`MonitorEvent`] in lines, for ever |
 //! | `/v1/openapi.json` | GET | | the description of all this |
 
@@ -135,8 +136,8 @@ pub use view::{
     FDB_PAGE_DEFAULT, FdbAdd, FdbEntry, FdbKind, FdbPage, FdbQuery, Flushed, GroupView,
     LearnedAddress, LearningMethod, LimitView, McastPortView, McastView, MemberDrops, MemberStats,
     MigrationCheck, MigrationChecked, MonitorEvent, Moved, NeighboursView, PeerView, RecentDrops,
-    State, Stats, Status, TableStats, TreePortView, TreeView, UplinkView, VnicView, WorkerMove,
-    WorkerStats, ZoneView,
+    RegionView, State, Stats, Status, TableStats, TreePortView, TreeView, UplinkView, VnicView,
+    WorkerMove, WorkerStats, ZoneView,
 };
 pub use vlan::VlanSet;
 pub use vnd::{Vnd, VndCreate, VndErrno, VndError, VndPatch, VndStats, VndView};

@@ -603,6 +603,32 @@ pub struct BridgeStats {
     pub traffic: Counters,
 }
 
+/// Memory through which the daemon forwards, and the pages behind it as the kernel tells.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RegionView {
+    /// The member or bridge whose it is.
+    pub owner: Name,
+    /// `memif`: rings and buffers; `guest`: a virtual machine's memory; `xdp`: frames of an interface; `table`: a bridge's forwarding table.
+    pub kind: String,
+    /// Its size.
+    pub bytes: u64,
+    /// What the daemon asked for: `huge`, `4k`; `peer`: its owner chose.
+    pub asked: String,
+    /// What there is: `hugetlb` (pages of the reserve), `thp` (transparent huge pages), `4k`.
+    pub had: String,
+    /// Bytes of the pages that it is mapped in.
+    pub page_bytes: u64,
+    /// Bytes that have memory.
+    pub resident_bytes: u64,
+    /// Those of them in huge pages.
+    pub huge_bytes: u64,
+    /// Bytes of page tables for it, calculated.
+    pub page_table_bytes: u64,
+    /// Why pages are small, if the daemon asked for huge ones; what small ones cost, if they are a guest's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
 /// What a data worker has done.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct WorkerStats {

@@ -49,8 +49,8 @@ use serde::de::DeserializeOwned;
 use windlass_api::{
     AddressClaim, AddressRelease, Applied, ClaimedAddresses, DaemonView, Document, FdbAdd, FdbPage,
     FdbQuery, Flushed, HostView, MigrationCheck, MigrationChecked, Moved, Name, RecentDrops,
-    RuleView, Stats, TargetQuery, TargetView, VndCreate, VndName, VndPatch, VndView, WorkerMove,
-    WorkerStats, ZoneRef,
+    RegionView, RuleView, Stats, TargetQuery, TargetView, VndCreate, VndName, VndPatch, VndView,
+    WorkerMove, WorkerStats, ZoneRef,
 };
 
 pub use error::Error;
@@ -406,6 +406,14 @@ impl Client {
     /// See [`Error`].
     pub fn workers(&self) -> Result<Vec<WorkerStats>, Error> {
         self.call(Request::get("/v1/workers"))
+    }
+
+    /// Memory through which the daemon forwards, and its pages.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn regions(&self) -> Result<Vec<RegionView>, Error> {
+        self.call(Request::get("/v1/regions"))
     }
 
     /// Has a worker serve rings, or write a table.

@@ -16,7 +16,7 @@ pub struct FieldRow {
 
 /// The fields of the tables of a command (`vnic show`, `vnic show -s`, `fdb show`, ...), in order.
 pub fn fields() -> Vec<(&'static str, Vec<FieldRow>)> {
-    let tables: [(&str, &[Column]); 27] = [
+    let tables: [(&str, &[Column]); 28] = [
         ("zone show", ZONE),
         ("bridge show", BRIDGE),
         ("bridge show -s", TABLE),
@@ -40,6 +40,7 @@ pub fn fields() -> Vec<(&'static str, Vec<FieldRow>)> {
         ("vnd stat", VND_STAT),
         ("fdb show", FDB),
         ("worker show", WORKER),
+        ("memory --regions", REGION),
         ("vnic get", PROPERTY),
         ("sockets", SOCKETS),
         ("gen", GEN),
@@ -448,6 +449,21 @@ columns! {
     "polling%" usual "Share of the interval that it spent on empty rings." |row| share_of(row, "cycles_polling");
     "cycles-per-frame" usual "Busy time-stamp cycles for each frame." cycles_per_frame;
     "held" more "Frames in its private memory now." |row| at(row, "/held");
+}
+
+columns! {
+    /// `memory --regions`.
+    REGION:
+    "owner" usual "The member or bridge whose it is." |row| at(row, "/owner");
+    "kind" usual "memif (rings and buffers), guest (a virtual machine's memory), xdp (frames of an interface), table (a forwarding table)." |row| at(row, "/kind");
+    "bytes" usual "Its size." |row| at(row, "/bytes");
+    "asked" usual "What the daemon asked for: huge or 4k; peer: its owner chose." |row| at(row, "/asked");
+    "had" usual "What there is: hugetlb (pages of the reserve), thp (transparent huge pages) or 4k." |row| at(row, "/had");
+    "page" more "Bytes of the pages that it is mapped in." |row| at(row, "/page_bytes");
+    "resident" more "Bytes that have memory." |row| at(row, "/resident_bytes");
+    "huge" usual "Bytes of them in huge pages." |row| at(row, "/huge_bytes");
+    "page-table" usual "Bytes of page tables for it, calculated." |row| at(row, "/page_table_bytes");
+    "reason" usual "Why the pages are small, or what small ones cost." |row| at(row, "/reason");
 }
 
 columns! {

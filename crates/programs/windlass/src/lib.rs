@@ -42,6 +42,7 @@ mod fields;
 mod generate;
 mod guest;
 mod mdb;
+mod memory;
 mod metrics;
 mod monitor;
 mod objects;
@@ -219,6 +220,7 @@ fn dispatch(options: Options, terminal: bool, out: &mut dyn Write) -> Result<(),
         Command::Sink(args) => sink::run(&mut session, &args),
         Command::Extcap(args) => extcap::run(&mut session, args),
         Command::Sockets(repeat) => sockets::show(&mut session, &repeat),
+        Command::Memory(args) => memory::regions::show(&mut session, &args.regions),
         Command::Status => status::show(&mut session),
         Command::Metrics(args) => metrics::run(&mut session, &args),
         Command::Stackdump(args) => stackdump::show(&mut session, args.process),

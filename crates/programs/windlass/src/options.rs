@@ -10,12 +10,14 @@ use windlass_api::{
 
 use crate::accounts;
 
+mod memory;
 mod overlay;
 mod snoop;
 mod tables;
 mod traffic;
 mod vnd;
 
+pub(crate) use memory::MemoryArgs;
 pub(crate) use overlay::*;
 pub(crate) use snoop::{ExtcapArgs, SnoopArgs};
 pub(crate) use tables::*;
@@ -165,6 +167,9 @@ pub(crate) enum Command {
         disable_help_subcommand = true
     )]
     Worker(WorkerVerb),
+    /// Memory and the pages behind it.
+    #[command(arg_required_else_help = true)]
+    Memory(MemoryArgs),
     /// The whole on one screen: daemon, workers, members that are not up, drops, sockets, limits that are near.
     Status,
     /// Traffic of uplinks and VNICs.

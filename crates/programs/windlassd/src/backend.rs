@@ -49,11 +49,23 @@ use windlass_api::{
 use windlass_attach::endpoint::Handed;
 use windlass_capture::Program;
 use windlass_capture::ring::{Memory, Shape};
+use windlass_shm::Extent;
 use windlass_worker::Capture;
 
 /// What the thread that drives members does itself while no frame is forwarded, so that no other one is waited for; whether it
 /// was done.
 pub type Step = Box<dyn FnOnce() -> bool + Send>;
+
+/// Memory of a member or a bridge.
+#[derive(Debug, Clone)]
+pub struct Region {
+    /// Whose it is.
+    pub owner: Name,
+    /// What it is: see [`windlass_api::RegionView::kind`].
+    pub kind: &'static str,
+    /// Where it is.
+    pub extent: Extent,
+}
 
 /// Numbers of one moment, each in the order in which it was asked for.
 #[derive(Debug, Clone, Default)]
@@ -499,6 +511,11 @@ pub trait Backend: Send {
 
     /// What each worker did.
     fn workers(&self) -> Vec<WorkerStats>;
+
+    /// Memory through which members and bridges forward, bridges first.
+    fn regions(&self) -> Vec<Region> {
+        Vec::new()
+    }
 
     /// Which workers serve a bridge.
     fn bridge_place(&self, bridge: &Name) -> BridgePlace;

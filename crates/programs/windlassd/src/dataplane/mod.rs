@@ -45,8 +45,8 @@ use windlass_sync::tsc::Clock;
 use windlass_worker::{Capture, DataPlane, DataPlaneOptions};
 
 use crate::backend::{
-    Backend, BackendError, CaptureMade, CaptureWanted, Moment, OverlayCounts, Place, StateSink,
-    Step,
+    Backend, BackendError, CaptureMade, CaptureWanted, Moment, OverlayCounts, Place, Region,
+    StateSink, Step,
 };
 use crate::lookup::Answered;
 use crate::options::Options;
@@ -474,6 +474,10 @@ impl Backend for DataPlaneBackend {
 
     fn workers(&self) -> Vec<WorkerStats> {
         self.ask(|p| p.workers()).unwrap_or_default()
+    }
+
+    fn regions(&self) -> Vec<Region> {
+        self.ask(|p| p.regions()).unwrap_or_default()
     }
 
     fn bridge_place(&self, bridge: &Name) -> BridgePlace {

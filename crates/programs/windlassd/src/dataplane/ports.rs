@@ -56,7 +56,7 @@ use watch::{Source, Watch, Watched};
 use super::firewalls::Firewalls;
 use super::host::{Device, Host};
 use super::translate::{self, InKernel, mac_word};
-use crate::backend::{BackendError, Place, StateSink};
+use crate::backend::{BackendError, Place, Region, StateSink};
 use crate::shares::PerUser;
 
 /// What [`windlass_worker::spread`] hashes.
@@ -879,6 +879,25 @@ impl Ports {
             (!drops.is_empty()).then(|| (name.clone(), drops))
         });
         dropped.collect()
+    }
+
+    pub fn regions(&self) -> Vec<Region> {
+        let tables = self.bridges.iter().filter_map(|(owner, state)| {
+            Some(Region {
+                owner: owner.clone(),
+                kind: "table",
+                extent: self.plane.fdb_table(state.id).ok()?.extent()?,
+            })
+        });
+        let of_members = self.members.iter().flat_map(|(owner, member)| {
+            let regions = member.endpoint.iter().flat_map(|e| e.regions());
+            regions.map(|(kind, extent)| Region {
+                owner: owner.clone(),
+                kind,
+                extent,
+            })
+        });
+        tables.chain(of_members).collect()
     }
 
     pub fn workers(&mut self) -> Vec<WorkerStats> {

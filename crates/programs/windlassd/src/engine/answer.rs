@@ -15,7 +15,7 @@ use windlass_api::{
 use super::Engine;
 use super::owners::vnics_in;
 use crate::authority::Peer;
-use crate::backend::{OverlayCounts, Place};
+use crate::backend::{OverlayCounts, Place, Region};
 use crate::log::{self, Source};
 use crate::lookup::Answered;
 use crate::metrics::Sample;
@@ -477,6 +477,18 @@ impl Engine {
     pub fn workers(&self, peer: &Peer) -> Result<Vec<WorkerStats>, ErrorBody> {
         peer.must_operate("look at workers")?;
         Ok(self.backend.workers())
+    }
+
+    /// The memory of members that the peer sees, and for an operator of bridges.
+    pub fn regions(&self, peer: &Peer) -> Vec<Region> {
+        let members: BTreeSet<_> = self.seen_by(peer).map(|m| m.name().clone()).collect();
+        let is_seen = |region: &Region| match region.kind {
+            "table" => peer.sees_host(),
+            _ => members.contains(&region.owner),
+        };
+        let mut regions = self.backend.regions();
+        regions.retain(is_seen);
+        regions
     }
 
     /// Has another worker serve rings, or write a table.

@@ -6,6 +6,7 @@ mod live;
 mod objects;
 pub mod openapi;
 mod overlays;
+mod regions;
 mod vnds;
 
 use axum::Router;
@@ -89,6 +90,7 @@ pub fn router(app: App) -> Router {
         .route("/v1/stats", get(live::stats))
         .route("/v1/workers", get(live::workers))
         .route("/v1/workers/move", post(live::move_to_worker))
+        .route("/v1/regions", get(regions::show))
         .route("/v1/daemon", get(live::daemon))
         .route("/v1/drops", get(live::drops))
         .route("/v1/metrics", get(live::metrics))

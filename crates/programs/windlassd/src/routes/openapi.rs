@@ -11,9 +11,9 @@ use windlass_api::{
     AddressClaim, AddressRelease, Applied, Bridge, BridgePatch, BridgeView, ClaimedAddresses,
     DaemonView, Document, ErrorBody, FdbAdd, FdbPage, FdbQuery, Flow, FlowPatch, FlowView, Flushed,
     HostView, MigrationCheck, MigrationChecked, MonitorEvent, Moved, Overlay, OverlayPatch,
-    OverlayView, RecentDrops, RuleView, Stats, TargetQuery, TargetView, Uplink, UplinkPatch,
-    UplinkView, VndCreate, VndPatch, VndView, Vnic, VnicPatch, VnicView, WorkerMove, WorkerStats,
-    Zone, ZonePatch, ZoneView,
+    OverlayView, RecentDrops, RegionView, RuleView, Stats, TargetQuery, TargetView, Uplink,
+    UplinkPatch, UplinkView, VndCreate, VndPatch, VndView, Vnic, VnicPatch, VnicView, WorkerMove,
+    WorkerStats, Zone, ZonePatch, ZoneView,
 };
 
 use super::document::ApplyQuery;
@@ -238,6 +238,12 @@ fn live_operations(list: &mut Vec<Operation>) {
             "/v1/workers",
             "What the workers did.",
             of::<Vec<WorkerStats>>,
+        ),
+        operation(
+            "get",
+            "/v1/regions",
+            "Memory through which the daemon forwards, and its pages.",
+            of::<Vec<RegionView>>,
         ),
         operation(
             "post",

@@ -1,0 +1,3 @@
+//! `windlass memory`
+
+pub(crate) mod regions;
