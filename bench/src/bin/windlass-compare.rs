@@ -9,7 +9,8 @@ use clap::{Parser, Subcommand};
 use windlass_bench::compare::peers::Plug;
 use windlass_bench::compare::{
     alloc, capacity, capture, cni, firewall, framed, gap, idle, neighbour, overlay, overload,
-    peers, rate, registry, segments, sockets, spray, stop, tap, tunnel, uplink, vhost, workers,
+    pages, peers, rate, registry, segments, sockets, spray, stop, tap, tunnel, uplink, vhost,
+    workers,
 };
 
 /// Measures windlass beside named peers, in turns, and prints both sides with their spread.
@@ -54,6 +55,8 @@ enum What {
     Idle(idle::Options),
     /// malloc and free: empty functions, glibc, jemalloc, tcmalloc, windlass
     Alloc(alloc::Options),
+    /// 512 MiB in small pages, transparent huge pages and pages of the reserve: touch, page tables, io_uring, loads
+    Pages(pages::Options),
     /// Memory of the daemon with VNICs, flows and tracked connections
     Capacity(capacity::Options),
     /// Sources that do not stop by themselves, far beyond the capacity
@@ -107,6 +110,7 @@ fn run(options: Options) -> Result<()> {
         What::Capture(options) => capture::run(&options, &programs, json),
         What::Tap(options) => tap::run_all(&options, &programs, json),
         What::Idle(options) => idle::run(&options, &programs),
+        What::Pages(options) => pages::run(&options, json),
         What::Alloc(options) => alloc::run(&options, &programs, json),
         What::Capacity(options) => capacity::run(&options, &programs, json),
         What::Overload(options) => overload::run(&options, &programs, json),

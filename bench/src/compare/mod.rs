@@ -26,6 +26,7 @@ pub mod iperf;
 pub mod neighbour;
 pub mod overlay;
 pub mod overload;
+pub mod pages;
 pub mod peers;
 pub mod rate;
 pub mod registry;
