@@ -263,13 +263,14 @@ impl Arena {
             return;
         };
         let (used, kept, broken) = self.spans.totals();
+        let huge = self.spans.huge();
         row.set(&memory::Arena {
             reserved_spans: self.reserved as u64,
             usable_spans: self.usable as u64,
             used_units: used as u64,
             kept_units: kept as u64,
             broken_spans: broken as u64,
-            huge_spans: 0,
+            huge_spans: (huge.transparent + huge.reserved) as u64,
             returns: self.returns as u64,
             returned: self.returned as u64,
             process_cap: cache::process_cap() as u64,
