@@ -195,7 +195,9 @@ pub struct Taken {
 }
 
 /// A size class, or an object cache. `DEPOT` is the number of batches that its depot holds: 0 where there are no magazines.
+/// What an exchange with the depot needs comes first, behind the caller's lock: one cache line, which two threads may pass to and fro.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Class<const DEPOT: usize = DEPOT_BATCHES> {
     owner: u16,
     depot_len: u8,

@@ -98,14 +98,24 @@ impl Span {
 
     /// Units of the run that starts at `at`.
     fn run(&self, at: usize) -> usize {
-        let goes_on = |&unit: &usize| self.used & !self.starts & 1 << unit != 0;
-        1 + (at + 1..SPAN_UNITS).take_while(goes_on).count()
+        let goes_on = self.used & !self.starts;
+        1 + (goes_on >> at >> 1).trailing_ones() as usize
     }
 
-    /// The lowest free run of `units` whose start is a multiple of `align`.
+    /// The lowest free run of `units` whose start is a multiple of `align`, a power of two.
     fn room(&self, units: usize, align: usize) -> Option<usize> {
-        let fits = |at: &usize| self.used & mask(*at, units) == 0;
-        (0..=SPAN_UNITS - units).step_by(align).find(fits)
+        // A bit each: as many units from there on are free.
+        let (mut fits, mut seen) = (!self.used, 1);
+        while seen < units {
+            let more = seen.min(units - seen);
+            fits &= fits >> more;
+            seen += more;
+        }
+        let multiples = u32::MAX / (u32::MAX >> (SPAN_UNITS - align));
+        match fits & multiples {
+            0 => None,
+            starts => Some(starts.trailing_zeros() as usize),
+        }
     }
 }
 
@@ -133,6 +143,8 @@ pub struct Spans<'a> {
     begun: usize,
     heads: Lists,
     tails: Lists,
+    /// Which lists of each group have spans, a bit each.
+    listed: [u32; GROUPS],
     used: usize,
     kept: usize,
     broken: usize,
@@ -168,6 +180,7 @@ impl<'a> Spans<'a> {
             begun: 0,
             heads: Lists([NONE; LISTS]),
             tails: Lists([NONE; LISTS]),
+            listed: [0; GROUPS],
             used: 0,
             kept: 0,
             broken: 0,
@@ -228,19 +241,29 @@ impl<'a> Spans<'a> {
     }
 
     fn find(&self, units: usize, align: usize) -> Option<(u32, usize)> {
-        let groups = (0..GROUPS).map(|group| 1 + group * SPAN_UNITS);
-        let lists = groups.flat_map(|first| (first..=first + SPAN_UNITS - units).rev());
-        for list in lists.chain([EMPTY]) {
-            let mut span = self.heads.0[list];
-            for _ in 0..LOOKED_AT {
-                let Some(record) = self.records.get(span as usize) else {
-                    break;
-                };
-                if let Some(at) = record.room(units, align) {
-                    return Some((span, at));
+        for (group, listed) in self.listed.into_iter().enumerate() {
+            // The fullest first, of those that could have room.
+            let mut lists = listed & mask(0, SPAN_UNITS - units + 1);
+            while let Some(used) = lists.checked_ilog2() {
+                let list = 1 + group * SPAN_UNITS + used as usize;
+                let found = self.find_in(list, units, align);
+                if found.is_some() {
+                    return found;
                 }
-                span = record.next;
+                lists &= !(1 << used);
             }
+        }
+        self.find_in(EMPTY, units, align)
+    }
+
+    fn find_in(&self, list: usize, units: usize, align: usize) -> Option<(u32, usize)> {
+        let mut span = self.heads.0[list];
+        for _ in 0..LOOKED_AT {
+            let record = self.records.get(span as usize)?;
+            if let Some(at) = record.room(units, align) {
+                return Some((span, at));
+            }
+            span = record.next;
         }
         None
     }
@@ -417,6 +440,7 @@ impl<'a> Spans<'a> {
         if old != 0 {
             self.link_next(prev, old, next);
             self.link_prev(next, old, prev);
+            self.note(old);
         }
         if wanted == 0 {
             return;
@@ -426,6 +450,17 @@ impl<'a> Spans<'a> {
         (record.next, record.prev) = (head, NONE);
         self.heads.0[wanted] = span;
         self.link_prev(head, wanted, span);
+        self.note(wanted);
+    }
+
+    /// Writes down whether a list has spans.
+    fn note(&mut self, list: usize) {
+        let (group, used) = ((list - 1) / SPAN_UNITS, (list - 1) % SPAN_UNITS);
+        let Some(listed) = self.listed.get_mut(group) else {
+            return;
+        };
+        *listed &= !(1 << used);
+        *listed |= u32::from(self.heads.0[list] != NONE) << used;
     }
 
     fn link_next(&mut self, span: u32, list: usize, next: u32) {

@@ -281,7 +281,15 @@ extern "C" fn calloc_from(
     let Some(bytes) = count.checked_mul(each) else {
         return or_enomem(ptr::null_mut());
     };
-    let (object, is_zero) = take_from(class_of(bytes), bytes, 1, &Caller { sp, fp, pc });
+    let caller = Caller { sp, fp, pc };
+    let (object, is_zero) = match bytes {
+        0..=SMALL_MAX => {
+            let slow = |bytes| take_from(class_of(bytes), bytes, 1, &caller).0;
+            let wide = |bytes| allocate_wide(bytes, slow);
+            (allocate(bytes, wide, slow), false)
+        }
+        _ => take_from(None, bytes, 1, &caller),
+    };
     if !object.is_null() && !is_zero {
         // SAFETY: an object of ours of that many bytes, which nobody else has.
         unsafe { ptr::write_bytes(object.cast::<u8>(), 0, bytes) };

@@ -14,7 +14,8 @@ const CONTENDED: u32 = 2;
 /// Looks before the first sleep: sections take some hundred nanoseconds.
 const SPINS: u32 = 100;
 
-/// A value under a lock.
+/// A value under a lock, whose word is in the value's first cache line.
+#[repr(C, align(64))]
 pub struct Lock<T> {
     word: AtomicU32,
     value: UnsafeCell<T>,
@@ -51,7 +52,7 @@ impl<T> Lock<T> {
     pub fn hold(&self) -> bool {
         let free = |to| self.word.compare_exchange(FREE, to, Acquire, Relaxed);
         for spin in 0..SPINS {
-            if free(HELD).is_ok() {
+            if self.word.load(Relaxed) == FREE && free(HELD).is_ok() {
                 return spin > 0;
             }
             spin_loop();
