@@ -15,7 +15,8 @@
 //!              pages               which pages a span gets
 //!              umem                object caches
 //!              report              a sentence and an abort
-//!              sample              which allocations are samples
+//!              sample, stack       which allocations are samples, and who made them
+//!              status              the status file -> windlass-memory
 //!              lock, sys, arch     futex locks, system calls, the thread's pointer
 //! ```
 //!
@@ -25,15 +26,16 @@
 //! magazine, a full one, no cache yet, a large object, a strange address) fails one of the tests that are there anyway, and takes a
 //! slow path: [`cache::EMPTY`] is a cache whose magazines are empty and full.
 //!
-//! On average one allocation in 512 KiB is a sample: a cache counts bytes down, and the allocation that ends the countdown gets units of its
-//! own from the slow path. Its release takes the slow path by itself, and the others know nothing of it.
+//! On average one allocation in 512 KiB is a sample: a cache counts bytes down, and the allocation that ends the countdown lies
+//! in a slab of samples. Its release takes the slow path by itself, and the others know nothing of it.
 //!
 //! # Ownership and lifetime
 //! A cache is its thread's. The destructor of a pthread key flushes it and puts it on a list, from which the next thread takes it; the thread
 //! has [`cache::DEAD`] from then on and works without a cache. After fork the child adopts what the other threads' caches hold, one for each new thread.
 //!
 //! # Synchronization
-//! Locks, in their order: the table of object caches and theirs, the list of caches, one of each class (one at a time; all, ascending, in fork), returns to the kernel, spans, mappings, debugging records.
+//! Locks, in their order: the table of object caches and theirs, the list of caches, one of each class (one at a time; all, ascending, in fork), returns to the kernel, spans, mappings, debugging records,
+//! samples, pages of the status file. The path of the status file comes before all.
 //! Nothing is called under a lock but the kernel. `top` of a magazine is lowered before its objects are flushed and raised after they
 //! were filled in: a fork in between loses objects and never doubles them.
 //!
@@ -41,8 +43,13 @@
 //! Without memory the calls return NULL and ENOMEM, and nothing has changed. A wrong address is a sentence on stderr and an abort. An arena
 //! that is refused is halved down to 64 MiB; without one, every object is a mapping.
 //!
+//! A process that can have no status file runs without one.
+//!
+//! # What it shows
+//! The slow paths tell the status file what they changed; the fast paths know nothing of it.
+//!
 //! # Not done
-//! malloc inside a signal handler is undefined, as everywhere; `nosignal` names it.
+//! Samples of objects that come from object caches. malloc inside a signal handler is undefined, as everywhere; `nosignal` names it.
 
 extern crate std;
 
