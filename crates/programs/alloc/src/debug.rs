@@ -370,6 +370,11 @@ pub fn stack() {
     tell::now();
 }
 
+/// Address of what describes the records to readers from outside.
+pub fn description() -> usize {
+    record::DESCRIPTION.as_ptr() as usize
+}
+
 /// Takes the lock, before a fork.
 pub fn hold_all() {
     STATE.hold();

@@ -12,6 +12,7 @@ use windlass_slab::{
 };
 
 use crate::cache;
+use crate::debug;
 use crate::lock::Lock;
 use crate::options;
 use crate::pages;
@@ -346,7 +347,7 @@ fn anchor(spans: usize) -> memory::Anchor {
         mappings: place(MAPPINGS.place() as usize + Mappings::PLACES_AT),
         mapping_stride: place(size_of::<Mapping>()),
         object_caches: 0,
-        debug: 0,
+        debug: place(debug::description()),
     }
 }
 

@@ -38,7 +38,7 @@ pub fn get(key: Key) -> usize {
 
 /// The debugging words in force: bit `n` is row `n` of the table.
 pub fn debugging() -> u64 {
-    let in_force = |row: &&Row| row.group != Group::Tuning && get(row.key) != 0;
+    let in_force = |row: &&Row| row.group != Group::Tuning && get(row.key) != row.initial;
     let bits = OPTIONS.iter().filter(in_force);
     bits.fold(0, |bits, row| bits | 1 << row.key as u8)
 }
