@@ -62,6 +62,7 @@ pub mod packet;
 pub mod pcap;
 pub mod priority;
 pub mod process;
+pub mod ptrace;
 pub mod sealed;
 pub mod shortcut;
 pub mod signals;
