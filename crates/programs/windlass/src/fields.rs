@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::objects::Fact;
-use crate::table::{Cell, Column, at, attachment};
+use crate::table::{Cell, Column, at, attachment, size_at};
 
 /// A field that `-o` can name, for the manual.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub struct FieldRow {
 
 /// The fields of the tables of a command (`vnic show`, `vnic show -s`, `fdb show`, ...), in order.
 pub fn fields() -> Vec<(&'static str, Vec<FieldRow>)> {
-    let tables: [(&str, &[Column]); 28] = [
+    let tables: [(&str, &[Column]); 32] = [
         ("zone show", ZONE),
         ("bridge show", BRIDGE),
         ("bridge show -s", TABLE),
@@ -43,6 +43,10 @@ pub fn fields() -> Vec<(&'static str, Vec<FieldRow>)> {
         ("memory --regions", REGION),
         ("vnic get", PROPERTY),
         ("sockets", SOCKETS),
+        ("memory", MEMORY),
+        ("memory --threads", MEMORY_THREADS),
+        ("memory --caches", MEMORY_CACHES),
+        ("memory growth", GROWTH),
         ("gen", GEN),
         ("sink", SINK),
     ];
@@ -505,6 +509,81 @@ fn ring_share(row: &Value) -> Cell {
     } else {
         Cell::Missing
     }
+}
+
+columns! {
+    /// `memory`. in-use, cached, kept, lost and what the program has beside malloc are resident together.
+    MEMORY:
+    "pid" usual "Process." |row| at(row, "/pid");
+    "comm" usual "What the process is called." |row| at(row, "/comm");
+    "uid" more "User of the process." |row| at(row, "/uid");
+    "up-s" more "Seconds since it started, or was forked." |row| at(row, "/up_s");
+    "resident" usual "Memory that the process has, of malloc or not." |row| size_at(row, "/resident_bytes");
+    "in-use" usual "Bytes that the program has allocated." |row| size_at(row, "/in_use_bytes");
+    "cached" usual "Bytes in threads' magazines and in depots." |row| size_at(row, "/cached_bytes");
+    "kept" usual "Bytes that hold nothing, and that the kernel has not got back." |row| size_at(row, "/kept_bytes");
+    "lost" usual "Bytes of slabs that are free between objects: fragmentation." |row| size_at(row, "/lost_bytes");
+    "mapped" more "Bytes of objects that are mappings of their own, of in-use." |row| size_at(row, "/mapped_bytes");
+    "mappings" more "Number of such objects." |row| at(row, "/mappings");
+    "threads" usual "Threads that have a cache." |row| at(row, "/threads");
+    "slow-calls" usual "Calls that a thread's magazines could not serve." |row| counted(row, "slow_calls");
+    "returned-bytes" more "Bytes given back to the kernel so far." |row| counted(row, "returned_bytes");
+    "samples" more "Sampled objects that live." |row| at(row, "/samples");
+    "samples-lost" more "Samples that found their table full." |row| at(row, "/samples_lost");
+    "sample-mean" more "Bytes between two samples, on average; 0: none are taken." |row| size_at(row, "/sample_mean_bytes");
+    "thread-cap" more "Bytes that one thread's magazines may hold." |row| size_at(row, "/thread_cap_bytes");
+    "process-cap" more "Bytes that all of them may hold together." |row| size_at(row, "/process_cap_bytes");
+    "spans" more "Spans of 2 MiB that the arena has." |row| at(row, "/spans");
+    "broken-spans" more "Spans of which a part went back to the kernel." |row| at(row, "/broken_spans");
+    "huge-asked" more "Bytes for which huge pages were asked." |row| size_at(row, "/huge_asked_bytes");
+    "huge" more "Bytes in transparent huge pages, of malloc or not; not counted at an interval." |row| size_at(row, "/huge_bytes");
+    "page-tables" more "Bytes of page tables." |row| size_at(row, "/page_tables_bytes");
+}
+
+columns! {
+    /// `memory --threads`.
+    MEMORY_THREADS:
+    "pid" more "Process." |row| at(row, "/pid");
+    "tid" usual "Thread." |row| at(row, "/tid");
+    "name" usual "What the thread is called." |row| at(row, "/name");
+    "cached" usual "Bytes in its magazines." |row| size_at(row, "/cached_bytes");
+    "cap%" usual "Their share of what they may hold." |row| at(row, "/cap_percent");
+    "limit" more "Bytes that its magazines may hold as they are now." |row| size_at(row, "/limit_bytes");
+    "to-64" usual "Bytes in objects of up to 64 bytes." |row| size_at(row, "/to_64_bytes");
+    "to-256" usual "Bytes in larger objects of up to 256." |row| size_at(row, "/to_256_bytes");
+    "to-1k" usual "Bytes in larger objects of up to 1 KiB." |row| size_at(row, "/to_1k_bytes");
+    "to-4k" usual "Bytes in larger objects of up to 4 KiB." |row| size_at(row, "/to_4k_bytes");
+    "to-32k" usual "Bytes in larger objects of up to 32 KiB." |row| size_at(row, "/to_32k_bytes");
+    "slow-calls" more "Calls that its magazines could not serve." |row| counted(row, "slow_calls");
+    "idle-s" usual "Seconds since the last such call." |row| at(row, "/idle_s");
+}
+
+columns! {
+    /// `memory --caches`. Counts of objects, but memory.
+    MEMORY_CACHES:
+    "pid" more "Process." |row| at(row, "/pid");
+    "cache" usual "wl_alloc_SIZE: malloc's; others by their names." |row| at(row, "/cache");
+    "size" usual "Bytes of an object." |row| at(row, "/size");
+    "in-use" usual "Objects that the program has." |row| at(row, "/in_use");
+    "in-mags" usual "Objects in threads' magazines." |row| at(row, "/in_mags");
+    "in-depot" usual "Objects in the depot." |row| at(row, "/in_depot");
+    "total" usual "Objects in all slabs, free or not." |row| at(row, "/total");
+    "memory" usual "Bytes of the slabs." |row| size_at(row, "/memory_bytes");
+    "slabs" more "Slabs." |row| at(row, "/slabs");
+    "refills" usual "Batches that magazines took." |row| counted(row, "refills");
+    "flushes" more "Batches that magazines gave back." |row| counted(row, "flushes");
+    "contended" usual "Times that a thread waited for the lock." |row| counted(row, "contended");
+}
+
+columns! {
+    /// `memory growth`.
+    GROWTH:
+    "bytes" usual "Bytes that live, estimated." |row| size_at(row, "/bytes");
+    "error" usual "How far they may be off, in 95 % of all cases." |row| size_at(row, "/error_bytes");
+    "objects" more "Objects that live, estimated." |row| at(row, "/objects");
+    "samples" usual "Samples that the estimate is made of." |row| at(row, "/samples");
+    "stack" usual "Who allocated, innermost first." |row| at(row, "/stack_text");
+    "frames" more "The same as addresses." |row| at(row, "/frames");
 }
 
 columns! {

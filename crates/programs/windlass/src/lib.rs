@@ -10,6 +10,7 @@
 //! person or script -> windlass -> windlass-client --HTTP over a Unix socket--> windlassd
 //!                        |------> libwindlass: `gen`, `sink` -----------------> device of windlassd
 //!                        |------> windlass-channel's client ----------------> broker of accelerated sockets
+//!                        |------> status files and memory of processes on windlass's allocator
 //!                        '------> becomes the program of `windlass run`
 //! ```
 //! A library, so that the manual pages and the completions are made from the very same command line.
@@ -220,7 +221,7 @@ fn dispatch(options: Options, terminal: bool, out: &mut dyn Write) -> Result<(),
         Command::Sink(args) => sink::run(&mut session, &args),
         Command::Extcap(args) => extcap::run(&mut session, args),
         Command::Sockets(repeat) => sockets::show(&mut session, &repeat),
-        Command::Memory(args) => memory::regions::show(&mut session, &args.regions),
+        Command::Memory(args) => memory::run(&mut session, &args),
         Command::Status => status::show(&mut session),
         Command::Metrics(args) => metrics::run(&mut session, &args),
         Command::Stackdump(args) => stackdump::show(&mut session, args.process),

@@ -17,7 +17,7 @@ mod tables;
 mod traffic;
 mod vnd;
 
-pub(crate) use memory::MemoryArgs;
+pub(crate) use memory::*;
 pub(crate) use overlay::*;
 pub(crate) use snoop::{ExtcapArgs, SnoopArgs};
 pub(crate) use tables::*;
@@ -167,9 +167,6 @@ pub(crate) enum Command {
         disable_help_subcommand = true
     )]
     Worker(WorkerVerb),
-    /// Memory and the pages behind it.
-    #[command(arg_required_else_help = true)]
-    Memory(MemoryArgs),
     /// The whole on one screen: daemon, workers, members that are not up, drops, sockets, limits that are near.
     Status,
     /// Traffic of uplinks and VNICs.
@@ -215,6 +212,11 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// List accelerated programs' sockets: who carries them, ring or kernel, and why.
     Sockets(Repeat),
+    /// Show what memory consists of in programs that run on windlass's allocator.
+    ///
+    /// Without a process, those that you may see are listed. With one: in use, caches, what is kept, its threads and its caches of objects, live
+    /// and without stopping it.
+    Memory(MemoryArgs),
     /// Show every word of the channels of a process, and of all with "all": locks, rings, sleepers.
     #[command(arg_required_else_help = true)]
     Stackdump(StackdumpArgs),

@@ -94,7 +94,7 @@ fn of_fact(fact: &Fact, name: Option<&Name>, view: &Value) -> Row {
         Cell::Missing => None,
         Cell::Unknown => Some("?".into()),
         Cell::Text(text) => Some(text),
-        Cell::Count(count) => Some(count.to_string()),
+        Cell::Count(count) | Cell::Size(count) => Some(count.to_string()),
         Cell::Rate(number) | Cell::Ratio(number) => Some(number.to_string()),
     };
     Row {

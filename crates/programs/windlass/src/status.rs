@@ -269,7 +269,8 @@ impl Screen {
     }
 }
 
-fn duration(seconds: u64) -> String {
+/// A time in the two largest of its units.
+pub(crate) fn duration(seconds: u64) -> String {
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
     match (days, hours) {
         (0, 0) if minutes == 0 => format!("{seconds} s"),

@@ -27,6 +27,8 @@ pub(crate) enum Cell {
     Text(String),
     /// A whole number.
     Count(u64),
+    /// Bytes of memory.
+    Size(u64),
     /// A number a second.
     Rate(f64),
     /// A quotient or a share.
@@ -40,7 +42,7 @@ impl Cell {
             Self::Unknown => "?".into(),
             Self::Text(text) if text.is_empty() => "--".into(),
             Self::Text(text) => clean(text),
-            Self::Count(count) => count.to_string(),
+            Self::Count(count) | Self::Size(count) => count.to_string(),
             Self::Rate(number) | Self::Ratio(number) => format!("{number:.1}"),
         }
     }
@@ -48,6 +50,7 @@ impl Cell {
     fn scaled(&self) -> String {
         match self {
             Self::Count(count) if *count >= 10_000_000 => scaled(*count as f64),
+            Self::Size(bytes) => size(*bytes),
             Self::Rate(number) | Self::Ratio(number) if *number >= 100_000.0 => scaled(*number),
             Self::Rate(number) | Self::Ratio(number) if *number >= 100.0 => format!("{number:.0}"),
             other => other.raw(),
@@ -69,6 +72,19 @@ fn scaled(number: f64) -> String {
     } else {
         usize::from(number < 99.95)
     };
+    format!("{number:.places$}{suffix}")
+}
+
+/// Bytes of memory with a binary suffix: `1.5M` is 1.5 MiB.
+pub(crate) fn size(bytes: u64) -> String {
+    let (mut number, mut suffix) = (bytes as f64, "");
+    for next in ["K", "M", "G", "T", "P", "E"] {
+        if number < 1023.5 {
+            break;
+        }
+        (number, suffix) = (number / 1024.0, next);
+    }
+    let places = usize::from(!suffix.is_empty() && number < 99.95);
     format!("{number:.places$}{suffix}")
 }
 
@@ -118,6 +134,14 @@ pub(crate) fn at(row: &Value, path: &str) -> Cell {
             Cell::Text(words.join(","))
         }
         Some(Value::Object(_)) => Cell::Unknown,
+    }
+}
+
+/// The bytes of memory under these keys.
+pub(crate) fn size_at(row: &Value, path: &str) -> Cell {
+    match at(row, path) {
+        Cell::Count(bytes) => Cell::Size(bytes),
+        other => other,
     }
 }
 
@@ -243,7 +267,7 @@ pub(crate) fn only(rows: &[Value], columns: &[&'static Column]) -> Vec<Value> {
     let value = |cell| match cell {
         Cell::Missing | Cell::Unknown => Value::Null,
         Cell::Text(text) => text.into(),
-        Cell::Count(count) => count.into(),
+        Cell::Count(count) | Cell::Size(count) => count.into(),
         Cell::Rate(number) | Cell::Ratio(number) => number.into(),
     };
     let of = |row: &Value| {
@@ -278,7 +302,12 @@ fn table(
         .iter()
         .map(|row| columns.iter().map(|column| (column.cell)(row)).collect())
         .collect();
-    let is_number = |cell: &Cell| matches!(cell, Cell::Count(_) | Cell::Rate(_) | Cell::Ratio(_));
+    let is_number = |cell: &Cell| {
+        matches!(
+            cell,
+            Cell::Count(_) | Cell::Size(_) | Cell::Rate(_) | Cell::Ratio(_)
+        )
+    };
     let mut lines: Vec<Vec<String>> = cells
         .iter()
         .map(|row| row.iter().map(Cell::scaled).collect())
@@ -512,6 +541,22 @@ mod tests {
         let error = choose(COLUMNS, Some("name,fraems"), &mut Vec::new()).expect_err("unknown");
         assert_eq!(error.exit_code(), 2);
         assert!(format!("{error:?}").contains("frames"), "{error:?}");
+    }
+
+    /// Memory is in powers of 1,024, one decimal.
+    #[test]
+    fn sizes_are_binary() {
+        for (bytes, text) in [
+            (0, "0"),
+            (1023, "1023"),
+            (1024, "1.0K"),
+            (1536 << 10, "1.5M"),
+            (1 << 30, "1.0G"),
+            (200 << 20, "200M"),
+            (u64::MAX, "16.0E"),
+        ] {
+            assert_eq!(size(bytes), text);
+        }
     }
 
     /// Three digits and a suffix, rounded where the suffix changes too.

@@ -1,3 +1,0 @@
-//! `windlass memory`
-
-pub(crate) mod regions;
