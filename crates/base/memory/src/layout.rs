@@ -13,6 +13,9 @@ pub const BASES: [&str; 2] = ["/dev/shm/windlass-", "/tmp/windlass-"];
 /// The directory of files in one of those.
 pub const DIRECTORY: &str = "memory";
 
+/// The library's own copy of the [`Anchor`] row, by its name in the table of symbols: core files do not have the status file.
+pub const ANCHOR_SYMBOL: &str = "windlass_alloc_anchor";
+
 /// Classes that a map entry can name: malloc's, then those of object caches.
 pub const CLASSES: usize = 64;
 /// Frames of a stack.

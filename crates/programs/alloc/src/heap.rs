@@ -163,6 +163,12 @@ static ARENA: Lock<Arena> = Lock::new(Arena {
 });
 static MAPPINGS: Lock<Mappings<'static>> = Lock::new(Mappings::new());
 
+/// See [`memory::ANCHOR_SYMBOL`].
+#[unsafe(no_mangle)]
+#[expect(non_upper_case_globals, reason = "a symbol")]
+pub static windlass_alloc_anchor: [AtomicU64; memory::Anchor::LEN / 8] =
+    [const { AtomicU64::new(0) }; memory::Anchor::LEN / 8];
+
 /// Records of units. Whoever uses it holds the lock of their class.
 struct Table;
 
@@ -281,9 +287,13 @@ impl Arena {
 
     /// Tells where everything is.
     fn show_anchor(&self) {
-        if let Some(row) = status::row::<memory::AnchorRow>(&memory::ANCHOR, 0) {
-            row.set(&anchor(self.records));
-        }
+        let own: *const _ = &raw const windlass_alloc_anchor;
+        // SAFETY: so many words, which are atomic there, too.
+        let own = unsafe { &*own.cast::<memory::AnchorRow>() };
+        [status::row(&memory::ANCHOR, 0), Some(own)]
+            .into_iter()
+            .flatten()
+            .for_each(|row| row.set(&anchor(self.records)));
     }
 }
 

@@ -1,0 +1,392 @@
+//! The allocator's own tables, in the memory of a process or of a core: which objects there are, and which the program has.
+//!
+//! # Model
+//! A [`Place`] is a slab, a run of units, or a mapping. An object of it is the program's unless the slab's bitmap, a depot or a magazine has it. The
+//! anchor says where all these are. Counts and offsets of it are bounded before they are used; lists that do not end are cut.
+
+use windlass_memory::{Anchor, SAMPLED};
+use windlass_target::Memory;
+
+/// Units of the largest arena.
+const UNITS_MAX: u64 = (1 << 40) / UNIT;
+/// Bytes of a unit.
+pub(crate) const UNIT: u64 = 64 << 10;
+/// Units of a span.
+const SPAN_UNITS: u64 = 32;
+/// Bytes of a record: of a unit, and of anything else.
+const SLAB_MAX: u64 = 64 << 10;
+const RECORD_MAX: u64 = 512;
+/// Objects of all slabs, so that tables that lie need no more than half a gigabyte.
+const OBJECTS_MAX: u64 = 1 << 31;
+const CACHES_MAX: usize = 1 << 16;
+/// Words of [`Heap::in_transit`].
+const TRANSIT_MAX: usize = 1 << 20;
+const MAGAZINES_MAX: u64 = 1024;
+/// Bytes of a thread's cache with its slots, at most.
+const CACHE_MAX: usize = 256 << 10;
+const DEPOT_BATCHES: usize = 8;
+const PLACES_MAX: u64 = 1 << 24;
+/// Slots above the topmost one that a thread inside the allocator may be at.
+const IN_TRANSIT: usize = 64;
+
+/// Sizes of a class's objects and slabs.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Geometry {
+    pub(crate) size: u64,
+    pub(crate) units: u64,
+}
+
+/// What a place is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A slab of a class, or of the sampled objects of one.
+    Slab { class: usize, is_sampled: bool },
+    /// Units of a large object.
+    Run,
+    /// A large object that is a mapping of its own.
+    Mapping,
+}
+
+/// Memory that one object or objects of one size share.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    pub(crate) start: u64,
+    /// Bytes of an object.
+    pub(crate) size: u64,
+    pub(crate) count: u64,
+    pub(crate) kind: Kind,
+    /// A bit for each object: not free in the slab.
+    out: Bits,
+    /// A bit for each object: in a magazine or a depot.
+    cached: Bits,
+}
+
+/// Bits by number; those beyond the end are 0.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Bits(Vec<u64>);
+
+impl Bits {
+    pub(crate) fn new(count: u64) -> Self {
+        Self(vec![0; usize::try_from(count.div_ceil(64)).unwrap_or(0)])
+    }
+
+    pub(crate) fn get(&self, at: u64) -> bool {
+        let word = usize::try_from(at / 64).ok().and_then(|word| self.0.get(word));
+        word.is_some_and(|word| word >> (at % 64) & 1 != 0)
+    }
+
+    /// Sets a bit; `false` if it was set before.
+    pub(crate) fn set(&mut self, at: u64) -> bool {
+        let word = usize::try_from(at / 64).ok().and_then(|word| self.0.get_mut(word));
+        word.is_some_and(|word| {
+            let before = *word;
+            *word |= 1 << (at % 64);
+            *word != before
+        })
+    }
+}
+
+impl Place {
+    /// Whether the program has an object.
+    pub(crate) fn is_taken(&self, index: u64) -> bool {
+        self.out.get(index) && !self.cached.get(index)
+    }
+
+    /// Whether an object is in a magazine or a depot.
+    pub(crate) fn is_cached(&self, index: u64) -> bool {
+        self.cached.get(index)
+    }
+
+    pub(crate) fn end(&self) -> u64 {
+        self.start.saturating_add(self.size.saturating_mul(self.count))
+    }
+}
+
+/// An object, by its place's number and its number there.
+pub(crate) type Object = (usize, u64);
+
+/// What the tables say.
+#[derive(Debug, Default)]
+pub(crate) struct Heap {
+    base: u64,
+    pub(crate) places: Vec<Place>,
+    /// Of each unit, 1 + the number of its place.
+    by_unit: Vec<u32>,
+    /// Numbers of mappings, in the order of their addresses.
+    mappings: Vec<usize>,
+    /// Start and end of the tables themselves.
+    pub(crate) own: Vec<(u64, u64)>,
+    /// Slots that a thread inside the allocator may be filling or emptying.
+    pub(crate) in_transit: Vec<u64>,
+    /// Units in use for each span, and whether it was broken.
+    spans: Vec<(u32, bool)>,
+}
+
+impl Heap {
+    /// Reads the tables; `class` gives the sizes of each class.
+    pub(crate) fn read(memory: &dyn Memory, anchor: &Anchor, class: &dyn Fn(usize) -> Option<Geometry>) -> Self {
+        let units = match anchor.arena {
+            0 => 0,
+            _ => memory.word(anchor.units).unwrap_or(0).min(UNITS_MAX),
+        };
+        let mut heap = Self {
+            base: anchor.arena,
+            by_unit: vec![0; usize::try_from(units).unwrap_or(0)],
+            ..Self::default()
+        };
+        let map = bytes(memory, anchor.map, units);
+        heap.own.push((anchor.map, anchor.map.saturating_add(units)));
+        heap.slabs(memory, anchor, &map, class);
+        heap.runs(memory, anchor, &map);
+        heap.mappings(memory, anchor);
+        heap.caches(memory, anchor);
+        for states in [anchor.classes, anchor.sampled_classes] {
+            heap.depots(memory, anchor, states, class);
+        }
+        heap
+    }
+
+    fn add(&mut self, place: Place, units: std::ops::Range<u64>) {
+        self.places.push(place);
+        let number = u32::try_from(self.places.len()).unwrap_or(0);
+        for unit in units {
+            if let Some(entry) = usize::try_from(unit).ok().and_then(|unit| self.by_unit.get_mut(unit)) {
+                *entry = number;
+            }
+        }
+    }
+
+    fn slabs(&mut self, memory: &dyn Memory, anchor: &Anchor, map: &[u8], class: &dyn Fn(usize) -> Option<Geometry>) {
+        let stride = anchor.slab_stride;
+        let all = (map.len() as u64).saturating_mul(stride);
+        self.own.push((anchor.slabs, anchor.slabs.saturating_add(all)));
+        if !(1..=SLAB_MAX).contains(&stride) {
+            return;
+        }
+        let mut left = OBJECTS_MAX;
+        let mut record = vec![0; stride as usize];
+        for (unit, entry) in map.iter().enumerate().filter(|(_, entry)| **entry != 0) {
+            let unit = unit as u64;
+            let at = anchor.slabs.wrapping_add(unit.wrapping_mul(stride));
+            if !memory.read_all(at, &mut record) || byte(&record, anchor.slab_back) != Some(0) {
+                continue;
+            }
+            let number = usize::from(*entry);
+            let (number, is_sampled) = (number % SAMPLED, number >= SAMPLED);
+            let Some(of) = class(number).filter(|of| of.size > 0 && (1..=SPAN_UNITS).contains(&of.units)) else {
+                continue;
+            };
+            let count = of.units * UNIT / of.size;
+            let Some(rest) = left.checked_sub(count) else { break };
+            left = rest;
+            let mut out = Bits::new(count);
+            let bits = usize::try_from(anchor.slab_bits).ok().and_then(|at| record.get(at..));
+            let words = bits.unwrap_or_default().chunks_exact(8);
+            for (word, bytes) in out.0.iter_mut().zip(words) {
+                // 1 is free there.
+                *word = !word_of(bytes);
+            }
+            let place = Place {
+                start: self.base.wrapping_add(unit * UNIT),
+                size: of.size,
+                count,
+                kind: Kind::Slab { class: number, is_sampled },
+                out,
+                cached: Bits::new(count),
+            };
+            self.add(place, unit..unit + of.units);
+        }
+    }
+
+    /// Runs of large objects: units that are in use and have no slab.
+    fn runs(&mut self, memory: &dyn Memory, anchor: &Anchor, map: &[u8]) {
+        let stride = anchor.span_stride;
+        let spans = (map.len() as u64).div_ceil(SPAN_UNITS);
+        self.own.push((anchor.spans, anchor.spans.saturating_add(spans.saturating_mul(stride))));
+        if !(1..=RECORD_MAX).contains(&stride) {
+            return;
+        }
+        let records = bytes(memory, anchor.spans, spans * stride);
+        for (span, record) in records.chunks_exact(stride as usize).enumerate() {
+            let first = span as u64 * SPAN_UNITS;
+            let [used, starts] = [anchor.span_used, anchor.span_starts].map(|at| half(record, at));
+            let is_broken = byte(record, anchor.span_broken).is_some_and(|broken| broken != 0);
+            self.spans.push((used.count_ones(), is_broken));
+            let has_slab = |unit: u64| map.get((first + unit) as usize).is_none_or(|entry| *entry != 0);
+            for unit in (0..SPAN_UNITS).filter(|unit| used & starts & 1 << unit != 0 && !has_slab(*unit)) {
+                let goes_on = |unit: &u64| used & !starts & 1 << unit != 0;
+                let units = 1 + (unit + 1..SPAN_UNITS).take_while(goes_on).count() as u64;
+                let place = whole(self.base.wrapping_add((first + unit) * UNIT), units * UNIT, Kind::Run);
+                self.add(place, first + unit..first + unit + units);
+            }
+        }
+    }
+
+    fn mappings(&mut self, memory: &dyn Memory, anchor: &Anchor) {
+        let (table, count) = (memory.word(anchor.mappings), memory.word(anchor.mappings.wrapping_add(8)));
+        let (Some(table), Some(count)) = (table, count) else { return };
+        let stride = anchor.mapping_stride;
+        if !(16..=RECORD_MAX).contains(&stride) || count > PLACES_MAX {
+            return;
+        }
+        let all = bytes(memory, table, count * stride);
+        self.own.push((table, table.saturating_add(count * stride)));
+        for entry in all.chunks_exact(stride as usize) {
+            let (start, len) = (word_of(entry), word_of(&entry[8..]));
+            if start != 0 && len != 0 && start.checked_add(len).is_some() {
+                self.mappings.push(self.places.len());
+                self.add(whole(start, len, Kind::Mapping), 0..0);
+            }
+        }
+        let places = &self.places;
+        self.mappings.sort_by_key(|number| places[*number].start);
+    }
+
+    /// What the magazines of all threads hold.
+    fn caches(&mut self, memory: &dyn Memory, anchor: &Anchor) {
+        let mut next = memory.word(anchor.caches).unwrap_or(0);
+        let mut left = CACHES_MAX;
+        while next != 0 && left > 0 && self.in_transit.len() < TRANSIT_MAX {
+            left -= 1;
+            let mut cache = vec![0; CACHE_MAX];
+            let len = memory.read(next, &mut cache);
+            cache.truncate(len);
+            let mut end = 0;
+            for magazine in 0..anchor.magazines.min(MAGAZINES_MAX) {
+                let at = anchor.cache_magazines.saturating_add(magazine.saturating_mul(anchor.magazine_stride));
+                let top = word_at(&cache, at).and_then(|top| usize::try_from(top.checked_sub(next)?).ok());
+                let Some(top) = top.filter(|top| top.is_multiple_of(8)) else { continue };
+                let mut slot = top;
+                while let Some(object) = word_at(&cache, slot as u64).filter(|object| *object != 0) {
+                    self.cache(object);
+                    let Some(lower) = slot.checked_sub(8) else { break };
+                    slot = lower;
+                }
+                end = end.max(slot);
+                let above = (1..=IN_TRANSIT).filter_map(|at| word_at(&cache, (top + at * 8) as u64));
+                self.in_transit.extend(above.filter(|object| *object != 0));
+            }
+            let end = (end as u64).saturating_add(8).next_multiple_of(UNIT);
+            self.own.push((next, next.saturating_add(end)));
+            next = word_at(&cache, anchor.cache_next).unwrap_or(0);
+        }
+    }
+
+    fn depots(
+        &mut self,
+        memory: &dyn Memory,
+        anchor: &Anchor,
+        states: u64,
+        class: &dyn Fn(usize) -> Option<Geometry>,
+    ) {
+        let stride = anchor.depot_stride;
+        if states == 0 || !(8..=SLAB_MAX).contains(&stride) {
+            return;
+        }
+        for number in 0..SAMPLED {
+            let Some(of) = class(number).filter(|of| of.size > 0) else { continue };
+            let state = states.wrapping_add((number as u64).wrapping_mul(anchor.class_stride));
+            let mut len = [0];
+            if !memory.read_all(state.wrapping_add(anchor.depot_len), &mut len) {
+                continue;
+            }
+            let batch = (16_384 / of.size).clamp(2, 64).min(stride / 8);
+            for at in 0..usize::from(len[0]).min(DEPOT_BATCHES) as u64 {
+                let from = state.wrapping_add(anchor.depot).wrapping_add(at * stride);
+                for object in bytes(memory, from, batch * 8).chunks_exact(8) {
+                    self.cache(word_of(object));
+                }
+            }
+        }
+        let all = (SAMPLED as u64).saturating_mul(anchor.class_stride);
+        self.own.push((states, states.saturating_add(all)));
+    }
+
+    fn cache(&mut self, address: u64) {
+        if let Some((place, index)) = self.object(address)
+            && let Some(place) = self.places.get_mut(place)
+        {
+            place.cached.set(index);
+        }
+    }
+
+    /// The object that an address is in, whoever has it.
+    pub(crate) fn object(&self, address: u64) -> Option<Object> {
+        let unit = address.wrapping_sub(self.base) / UNIT;
+        let by_unit = usize::try_from(unit).ok().and_then(|unit| self.by_unit.get(unit));
+        let number = match by_unit {
+            Some(0) => return None,
+            Some(number) => *number as usize - 1,
+            None => {
+                let start = |number: &usize| self.places[*number].start;
+                let after = self.mappings.partition_point(|number| start(number) <= address);
+                *self.mappings.get(after.checked_sub(1)?)?
+            }
+        };
+        let place = self.places.get(number)?;
+        let index = address.checked_sub(place.start)? / place.size;
+        (index < place.count).then_some((number, index))
+    }
+
+    /// Start and end of the arena as far as it is usable.
+    pub(crate) fn arena(&self) -> (u64, u64) {
+        (self.base, self.base.saturating_add(self.by_unit.len() as u64 * UNIT))
+    }
+
+    /// The span that an address is in: its number, units in use, and whether a part of it went back to the kernel.
+    pub(crate) fn span(&self, address: u64) -> Option<(usize, u32, bool)> {
+        let number = usize::try_from(address.checked_sub(self.base)? / UNIT / SPAN_UNITS).ok()?;
+        self.spans.get(number).map(|(used, broken)| (number, *used, *broken))
+    }
+}
+
+/// A place that is one object.
+fn whole(start: u64, len: u64, kind: Kind) -> Place {
+    let mut out = Bits::new(1);
+    out.set(0);
+    Place {
+        start,
+        size: len,
+        count: 1,
+        kind,
+        out,
+        cached: Bits::new(1),
+    }
+}
+
+/// Bytes of a table: as many as can be read, a part at a time, so that a length that lies allocates nothing.
+fn bytes(memory: &dyn Memory, from: u64, len: u64) -> Vec<u8> {
+    const PART: u64 = 1 << 20;
+    let mut all = Vec::new();
+    while (all.len() as u64) < len {
+        let part = PART.min(len - all.len() as u64) as usize;
+        let at = all.len();
+        all.resize(at + part, 0);
+        let Some(address) = from.checked_add(at as u64) else { break };
+        let read = memory.read(address, &mut all[at..]);
+        if read < part {
+            all.truncate(at + read);
+            break;
+        }
+    }
+    all
+}
+
+fn byte(record: &[u8], at: u64) -> Option<u8> {
+    record.get(usize::try_from(at).ok()?).copied()
+}
+
+fn half(record: &[u8], at: u64) -> u32 {
+    let found = usize::try_from(at).ok().and_then(|at| record.get(at..)?.first_chunk());
+    u32::from_le_bytes(found.copied().unwrap_or_default())
+}
+
+fn word_at(record: &[u8], at: u64) -> Option<u64> {
+    let found = record.get(usize::try_from(at).ok()?..)?.first_chunk()?;
+    Some(u64::from_le_bytes(*found))
+}
+
+/// The first word of some bytes; 0 if they are too few.
+pub(crate) fn word_of(bytes: &[u8]) -> u64 {
+    word_at(bytes, 0).unwrap_or(0)
+}
