@@ -125,6 +125,14 @@ impl Modules {
         })
     }
 
+    /// The address of a symbol that a file offers to others.
+    pub fn exported(&self, name: &str) -> Option<u64> {
+        self.modules.iter().find_map(|module| {
+            let found = module.elf.as_ref()?.exported(name)?;
+            Some(found.wrapping_add(module.bias))
+        })
+    }
+
     /// The name of an address: its function and how far it is into that, else its file, else the number.
     pub fn name(&self, address: u64) -> String {
         match self.symbol(address) {

@@ -23,10 +23,25 @@ type Reader<'a> = EndianSlice<'a, LittleEndian>;
 
 /// The program counters of a stack, innermost first: that of the registers, then return addresses.
 pub fn frames(memory: &dyn Memory, modules: &Modules, registers: Registers) -> Vec<u64> {
+    chain(memory, modules, registers, true)
+}
+
+/// The same of registers as they are when a call returns: the first address is a return address, too.
+pub fn callers(memory: &dyn Memory, modules: &Modules, registers: Registers) -> Vec<u64> {
+    chain(memory, modules, registers, false)
+}
+
+fn chain(
+    memory: &dyn Memory,
+    modules: &Modules,
+    registers: Registers,
+    is_innermost: bool,
+) -> Vec<u64> {
     let mut all = vec![registers.pc];
     let mut now = registers;
     while all.len() < FRAMES_MAX {
-        let Some(caller) = step(memory, modules, &now, all.len() == 1) else {
+        let is_innermost = is_innermost && all.len() == 1;
+        let Some(caller) = step(memory, modules, &now, is_innermost) else {
             break;
         };
         if caller.pc == 0 {

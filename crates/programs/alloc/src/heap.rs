@@ -165,7 +165,6 @@ static MAPPINGS: Lock<Mappings<'static>> = Lock::new(Mappings::new());
 
 /// See [`memory::ANCHOR_SYMBOL`].
 #[unsafe(no_mangle)]
-#[expect(non_upper_case_globals, reason = "a symbol")]
 pub static windlass_alloc_anchor: [AtomicU64; memory::Anchor::LEN / 8] =
     [const { AtomicU64::new(0) }; memory::Anchor::LEN / 8];
 

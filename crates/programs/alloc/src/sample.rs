@@ -181,6 +181,7 @@ pub struct Due<'a> {
 struct Tables {
     /// Rows by address, which is rotated: the index does not look at the lowest 12 bits of a key.
     index: Mappings<'static>,
+    /// Addresses are rotated, too: whoever looks for references to a sample finds none here.
     samples: &'static mut [Sample],
     stacks: &'static mut [Stack],
     /// 1 + the first free row of those used before, chained by `bytes`.
@@ -242,7 +243,10 @@ impl Tables {
                 self.begun - 1
             }
         };
-        self.samples[row] = sample;
+        self.samples[row] = Sample {
+            address: key(sample.address as usize) as u64,
+            ..sample
+        };
         self.index.insert(Mapping {
             start: key(sample.address as usize),
             len: row,
@@ -255,7 +259,10 @@ impl Tables {
 
     fn remove(&mut self, address: usize) -> Option<Sample> {
         let row = self.index.remove(key(address))?;
-        let sample = self.samples[row];
+        let sample = Sample {
+            address: address as u64,
+            ..self.samples[row]
+        };
         self.samples[row] = Sample {
             bytes: self.free,
             ..Sample::NOTHING
@@ -338,7 +345,10 @@ impl Tables {
             let sample = self.samples[row];
             match sample.address {
                 0 => shown.sequence.write(|| shown.address.store(0, Relaxed)),
-                _ => shown.set(&sample),
+                rotated => shown.set(&Sample {
+                    address: rotated.rotate_right(12),
+                    ..sample
+                }),
             }
         }
     }

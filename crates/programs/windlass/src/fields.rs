@@ -16,7 +16,7 @@ pub struct FieldRow {
 
 /// The fields of the tables of a command (`vnic show`, `vnic show -s`, `fdb show`, ...), in order.
 pub fn fields() -> Vec<(&'static str, Vec<FieldRow>)> {
-    let tables: [(&str, &[Column]); 32] = [
+    let tables: [(&str, &[Column]); 34] = [
         ("zone show", ZONE),
         ("bridge show", BRIDGE),
         ("bridge show -s", TABLE),
@@ -47,6 +47,8 @@ pub fn fields() -> Vec<(&'static str, Vec<FieldRow>)> {
         ("memory --threads", MEMORY_THREADS),
         ("memory --caches", MEMORY_CACHES),
         ("memory growth", GROWTH),
+        ("memory leaks", LEAKS),
+        ("memory whatis", WHATIS),
         ("gen", GEN),
         ("sink", SINK),
     ];
@@ -584,6 +586,30 @@ columns! {
     "samples" usual "Samples that the estimate is made of." |row| at(row, "/samples");
     "stack" usual "Who allocated, innermost first." |row| at(row, "/stack_text");
     "frames" more "The same as addresses." |row| at(row, "/frames");
+}
+
+columns! {
+    /// `memory leaks`.
+    LEAKS:
+    "buffers" usual "Objects of this size that nothing points to." |row| at(row, "/buffers");
+    "size" usual "Bytes of each." |row| at(row, "/size");
+    "bytes" usual "Bytes of all." |row| size_at(row, "/bytes");
+    "stack" usual "Who allocated them, of sampled ones." |row| at(row, "/stack_text");
+    "addresses" usual "The first of them." |row| at(row, "/addresses");
+}
+
+columns! {
+    /// `memory whatis`.
+    WHATIS:
+    "address" usual "The address." |row| at(row, "/address");
+    "kind" usual "object, large, mapping: of malloc; arena, allocator, code, memory, nothing: not." |row| at(row, "/kind");
+    "cache" usual "Cache of the object." |row| at(row, "/cache");
+    "start" usual "First byte of the object." |row| at(row, "/start");
+    "size" usual "Bytes of the object." |row| at(row, "/size");
+    "offset" usual "Bytes before the address in the object." |row| at(row, "/offset");
+    "state" usual "allocated or free." |row| at(row, "/state");
+    "span" more "Span of the arena." |row| at(row, "/span");
+    "text" more "All this in a sentence." |row| at(row, "/text");
 }
 
 columns! {

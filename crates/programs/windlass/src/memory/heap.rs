@@ -71,13 +71,17 @@ impl Bits {
     }
 
     pub(crate) fn get(&self, at: u64) -> bool {
-        let word = usize::try_from(at / 64).ok().and_then(|word| self.0.get(word));
+        let word = usize::try_from(at / 64)
+            .ok()
+            .and_then(|word| self.0.get(word));
         word.is_some_and(|word| word >> (at % 64) & 1 != 0)
     }
 
     /// Sets a bit; `false` if it was set before.
     pub(crate) fn set(&mut self, at: u64) -> bool {
-        let word = usize::try_from(at / 64).ok().and_then(|word| self.0.get_mut(word));
+        let word = usize::try_from(at / 64)
+            .ok()
+            .and_then(|word| self.0.get_mut(word));
         word.is_some_and(|word| {
             let before = *word;
             *word |= 1 << (at % 64);
@@ -98,7 +102,8 @@ impl Place {
     }
 
     pub(crate) fn end(&self) -> u64 {
-        self.start.saturating_add(self.size.saturating_mul(self.count))
+        self.start
+            .saturating_add(self.size.saturating_mul(self.count))
     }
 }
 
@@ -124,7 +129,11 @@ pub(crate) struct Heap {
 
 impl Heap {
     /// Reads the tables; `class` gives the sizes of each class.
-    pub(crate) fn read(memory: &dyn Memory, anchor: &Anchor, class: &dyn Fn(usize) -> Option<Geometry>) -> Self {
+    pub(crate) fn read(
+        memory: &dyn Memory,
+        anchor: &Anchor,
+        class: &dyn Fn(usize) -> Option<Geometry>,
+    ) -> Self {
         let units = match anchor.arena {
             0 => 0,
             _ => memory.word(anchor.units).unwrap_or(0).min(UNITS_MAX),
@@ -135,7 +144,8 @@ impl Heap {
             ..Self::default()
         };
         let map = bytes(memory, anchor.map, units);
-        heap.own.push((anchor.map, anchor.map.saturating_add(units)));
+        heap.own
+            .push((anchor.map, anchor.map.saturating_add(units)));
         heap.slabs(memory, anchor, &map, class);
         heap.runs(memory, anchor, &map);
         heap.mappings(memory, anchor);
@@ -150,16 +160,26 @@ impl Heap {
         self.places.push(place);
         let number = u32::try_from(self.places.len()).unwrap_or(0);
         for unit in units {
-            if let Some(entry) = usize::try_from(unit).ok().and_then(|unit| self.by_unit.get_mut(unit)) {
+            if let Some(entry) = usize::try_from(unit)
+                .ok()
+                .and_then(|unit| self.by_unit.get_mut(unit))
+            {
                 *entry = number;
             }
         }
     }
 
-    fn slabs(&mut self, memory: &dyn Memory, anchor: &Anchor, map: &[u8], class: &dyn Fn(usize) -> Option<Geometry>) {
+    fn slabs(
+        &mut self,
+        memory: &dyn Memory,
+        anchor: &Anchor,
+        map: &[u8],
+        class: &dyn Fn(usize) -> Option<Geometry>,
+    ) {
         let stride = anchor.slab_stride;
         let all = (map.len() as u64).saturating_mul(stride);
-        self.own.push((anchor.slabs, anchor.slabs.saturating_add(all)));
+        self.own
+            .push((anchor.slabs, anchor.slabs.saturating_add(all)));
         if !(1..=SLAB_MAX).contains(&stride) {
             return;
         }
@@ -173,14 +193,20 @@ impl Heap {
             }
             let number = usize::from(*entry);
             let (number, is_sampled) = (number % SAMPLED, number >= SAMPLED);
-            let Some(of) = class(number).filter(|of| of.size > 0 && (1..=SPAN_UNITS).contains(&of.units)) else {
+            let Some(of) =
+                class(number).filter(|of| of.size > 0 && (1..=SPAN_UNITS).contains(&of.units))
+            else {
                 continue;
             };
             let count = of.units * UNIT / of.size;
-            let Some(rest) = left.checked_sub(count) else { break };
+            let Some(rest) = left.checked_sub(count) else {
+                break;
+            };
             left = rest;
             let mut out = Bits::new(count);
-            let bits = usize::try_from(anchor.slab_bits).ok().and_then(|at| record.get(at..));
+            let bits = usize::try_from(anchor.slab_bits)
+                .ok()
+                .and_then(|at| record.get(at..));
             let words = bits.unwrap_or_default().chunks_exact(8);
             for (word, bytes) in out.0.iter_mut().zip(words) {
                 // 1 is free there.
@@ -190,7 +216,10 @@ impl Heap {
                 start: self.base.wrapping_add(unit * UNIT),
                 size: of.size,
                 count,
-                kind: Kind::Slab { class: number, is_sampled },
+                kind: Kind::Slab {
+                    class: number,
+                    is_sampled,
+                },
                 out,
                 cached: Bits::new(count),
             };
@@ -202,7 +231,10 @@ impl Heap {
     fn runs(&mut self, memory: &dyn Memory, anchor: &Anchor, map: &[u8]) {
         let stride = anchor.span_stride;
         let spans = (map.len() as u64).div_ceil(SPAN_UNITS);
-        self.own.push((anchor.spans, anchor.spans.saturating_add(spans.saturating_mul(stride))));
+        self.own.push((
+            anchor.spans,
+            anchor.spans.saturating_add(spans.saturating_mul(stride)),
+        ));
         if !(1..=RECORD_MAX).contains(&stride) {
             return;
         }
@@ -212,19 +244,33 @@ impl Heap {
             let [used, starts] = [anchor.span_used, anchor.span_starts].map(|at| half(record, at));
             let is_broken = byte(record, anchor.span_broken).is_some_and(|broken| broken != 0);
             self.spans.push((used.count_ones(), is_broken));
-            let has_slab = |unit: u64| map.get((first + unit) as usize).is_none_or(|entry| *entry != 0);
-            for unit in (0..SPAN_UNITS).filter(|unit| used & starts & 1 << unit != 0 && !has_slab(*unit)) {
+            let has_slab = |unit: u64| {
+                map.get((first + unit) as usize)
+                    .is_none_or(|entry| *entry != 0)
+            };
+            for unit in
+                (0..SPAN_UNITS).filter(|unit| used & starts & 1 << unit != 0 && !has_slab(*unit))
+            {
                 let goes_on = |unit: &u64| used & !starts & 1 << unit != 0;
                 let units = 1 + (unit + 1..SPAN_UNITS).take_while(goes_on).count() as u64;
-                let place = whole(self.base.wrapping_add((first + unit) * UNIT), units * UNIT, Kind::Run);
+                let place = whole(
+                    self.base.wrapping_add((first + unit) * UNIT),
+                    units * UNIT,
+                    Kind::Run,
+                );
                 self.add(place, first + unit..first + unit + units);
             }
         }
     }
 
     fn mappings(&mut self, memory: &dyn Memory, anchor: &Anchor) {
-        let (table, count) = (memory.word(anchor.mappings), memory.word(anchor.mappings.wrapping_add(8)));
-        let (Some(table), Some(count)) = (table, count) else { return };
+        let (table, count) = (
+            memory.word(anchor.mappings),
+            memory.word(anchor.mappings.wrapping_add(8)),
+        );
+        let (Some(table), Some(count)) = (table, count) else {
+            return;
+        };
         let stride = anchor.mapping_stride;
         if !(16..=RECORD_MAX).contains(&stride) || count > PLACES_MAX {
             return;
@@ -253,17 +299,28 @@ impl Heap {
             cache.truncate(len);
             let mut end = 0;
             for magazine in 0..anchor.magazines.min(MAGAZINES_MAX) {
-                let at = anchor.cache_magazines.saturating_add(magazine.saturating_mul(anchor.magazine_stride));
-                let top = word_at(&cache, at).and_then(|top| usize::try_from(top.checked_sub(next)?).ok());
-                let Some(top) = top.filter(|top| top.is_multiple_of(8)) else { continue };
+                let at = anchor
+                    .cache_magazines
+                    .saturating_add(magazine.saturating_mul(anchor.magazine_stride));
+                let top = word_at(&cache, at)
+                    .and_then(|top| usize::try_from(top.checked_sub(next)?).ok());
+                // A magazine without slots points elsewhere.
+                let is_slot = |top: &usize| top.is_multiple_of(8) && *top < cache.len();
+                let Some(top) = top.filter(is_slot) else {
+                    continue;
+                };
                 let mut slot = top;
-                while let Some(object) = word_at(&cache, slot as u64).filter(|object| *object != 0) {
+                while let Some(object) = word_at(&cache, slot as u64).filter(|object| *object != 0)
+                {
                     self.cache(object);
-                    let Some(lower) = slot.checked_sub(8) else { break };
+                    let Some(lower) = slot.checked_sub(8) else {
+                        break;
+                    };
                     slot = lower;
                 }
                 end = end.max(slot);
-                let above = (1..=IN_TRANSIT).filter_map(|at| word_at(&cache, (top + at * 8) as u64));
+                let above =
+                    (1..=IN_TRANSIT).filter_map(|at| word_at(&cache, (top + at * 8) as u64));
                 self.in_transit.extend(above.filter(|object| *object != 0));
             }
             let end = (end as u64).saturating_add(8).next_multiple_of(UNIT);
@@ -284,7 +341,9 @@ impl Heap {
             return;
         }
         for number in 0..SAMPLED {
-            let Some(of) = class(number).filter(|of| of.size > 0) else { continue };
+            let Some(of) = class(number).filter(|of| of.size > 0) else {
+                continue;
+            };
             let state = states.wrapping_add((number as u64).wrapping_mul(anchor.class_stride));
             let mut len = [0];
             if !memory.read_all(state.wrapping_add(anchor.depot_len), &mut len) {
@@ -298,8 +357,6 @@ impl Heap {
                 }
             }
         }
-        let all = (SAMPLED as u64).saturating_mul(anchor.class_stride);
-        self.own.push((states, states.saturating_add(all)));
     }
 
     fn cache(&mut self, address: u64) {
@@ -313,13 +370,17 @@ impl Heap {
     /// The object that an address is in, whoever has it.
     pub(crate) fn object(&self, address: u64) -> Option<Object> {
         let unit = address.wrapping_sub(self.base) / UNIT;
-        let by_unit = usize::try_from(unit).ok().and_then(|unit| self.by_unit.get(unit));
+        let by_unit = usize::try_from(unit)
+            .ok()
+            .and_then(|unit| self.by_unit.get(unit));
         let number = match by_unit {
             Some(0) => return None,
             Some(number) => *number as usize - 1,
             None => {
                 let start = |number: &usize| self.places[*number].start;
-                let after = self.mappings.partition_point(|number| start(number) <= address);
+                let after = self
+                    .mappings
+                    .partition_point(|number| start(number) <= address);
                 *self.mappings.get(after.checked_sub(1)?)?
             }
         };
@@ -330,13 +391,18 @@ impl Heap {
 
     /// Start and end of the arena as far as it is usable.
     pub(crate) fn arena(&self) -> (u64, u64) {
-        (self.base, self.base.saturating_add(self.by_unit.len() as u64 * UNIT))
+        (
+            self.base,
+            self.base.saturating_add(self.by_unit.len() as u64 * UNIT),
+        )
     }
 
     /// The span that an address is in: its number, units in use, and whether a part of it went back to the kernel.
     pub(crate) fn span(&self, address: u64) -> Option<(usize, u32, bool)> {
         let number = usize::try_from(address.checked_sub(self.base)? / UNIT / SPAN_UNITS).ok()?;
-        self.spans.get(number).map(|(used, broken)| (number, *used, *broken))
+        self.spans
+            .get(number)
+            .map(|(used, broken)| (number, *used, *broken))
     }
 }
 
@@ -362,7 +428,9 @@ fn bytes(memory: &dyn Memory, from: u64, len: u64) -> Vec<u8> {
         let part = PART.min(len - all.len() as u64) as usize;
         let at = all.len();
         all.resize(at + part, 0);
-        let Some(address) = from.checked_add(at as u64) else { break };
+        let Some(address) = from.checked_add(at as u64) else {
+            break;
+        };
         let read = memory.read(address, &mut all[at..]);
         if read < part {
             all.truncate(at + read);
@@ -377,7 +445,9 @@ fn byte(record: &[u8], at: u64) -> Option<u8> {
 }
 
 fn half(record: &[u8], at: u64) -> u32 {
-    let found = usize::try_from(at).ok().and_then(|at| record.get(at..)?.first_chunk());
+    let found = usize::try_from(at)
+        .ok()
+        .and_then(|at| record.get(at..)?.first_chunk());
     u32::from_le_bytes(found.copied().unwrap_or_default())
 }
 

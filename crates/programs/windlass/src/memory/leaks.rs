@@ -8,9 +8,9 @@
 //! # Failure modes
 //! A number that looks like an address, and an address left over in a dead part of a frame, hide a leak. A reference that is kept encoded makes a leak of what is none.
 
+use windlass_target::Memory;
 use windlass_target::maps::{self, Mapping};
 use windlass_target::threads::Registers;
-use windlass_target::Memory;
 
 use super::heap::{Bits, Heap, Kind, Object};
 
@@ -40,7 +40,9 @@ struct Marks<'a> {
 
 impl Marks<'_> {
     fn mark(&mut self, word: u64) {
-        let Some((place, index)) = self.heap.object(word) else { return };
+        let Some((place, index)) = self.heap.object(word) else {
+            return;
+        };
         if !self.heap.places[place].is_taken(index) || !self.reached[place].set(index) {
             return;
         }
@@ -52,7 +54,9 @@ impl Marks<'_> {
 
     fn words(&mut self, bytes: &[u8]) {
         let (words, _) = bytes.as_chunks();
-        words.iter().for_each(|word| self.mark(u64::from_le_bytes(*word)));
+        words
+            .iter()
+            .for_each(|word| self.mark(u64::from_le_bytes(*word)));
     }
 
     fn range(&mut self, memory: &dyn Memory, (start, end): (u64, u64), space: &mut [u8]) {
@@ -75,7 +79,11 @@ impl Marks<'_> {
             let all = place.size * place.count;
             if indices.len() == 1 || all > PART as u64 {
                 for index in indices {
-                    self.range(memory, (of(index), of(index).saturating_add(place.size)), space);
+                    self.range(
+                        memory,
+                        (of(index), of(index).saturating_add(place.size)),
+                        space,
+                    );
                 }
                 continue;
             }
@@ -96,16 +104,28 @@ impl Marks<'_> {
 pub(crate) fn scan(heap: &Heap, moment: &Moment<'_>) -> Vec<Object> {
     let mut marks = Marks {
         heap,
-        reached: heap.places.iter().map(|place| Bits::new(place.count)).collect(),
+        reached: heap
+            .places
+            .iter()
+            .map(|place| Bits::new(place.count))
+            .collect(),
         waiting: vec![Vec::new(); heap.places.len()],
         queue: Vec::new(),
     };
     let mut space = vec![0; PART];
     for (_, registers) in moment.threads {
-        registers.numbered.iter().flatten().for_each(|word| marks.mark(*word));
+        registers
+            .numbered
+            .iter()
+            .flatten()
+            .for_each(|word| marks.mark(*word));
     }
     // Somebody is in the middle of moving objects between two places that are read one after the other.
-    if moment.threads.iter().any(|(_, registers)| is_inside(moment.mappings, registers.pc)) {
+    if moment
+        .threads
+        .iter()
+        .any(|(_, registers)| is_inside(moment.mappings, registers.pc))
+    {
         heap.in_transit.iter().for_each(|word| marks.mark(*word));
     }
     for range in roots(heap, moment) {
@@ -129,7 +149,10 @@ fn is_inside(mappings: &[Mapping], pc: u64) -> bool {
 fn roots(heap: &Heap, moment: &Moment<'_>) -> Vec<(u64, u64)> {
     let mut without = heap.own.clone();
     without.push(heap.arena());
-    let mapped = heap.places.iter().filter(|place| place.kind == Kind::Mapping);
+    let mapped = heap
+        .places
+        .iter()
+        .filter(|place| place.kind == Kind::Mapping);
     without.extend(mapped.map(|place| (place.start, place.end())));
     let mut before: Option<&Mapping> = None;
     for mapping in moment.mappings {
@@ -137,7 +160,10 @@ fn roots(heap: &Heap, moment: &Moment<'_>) -> Vec<(u64, u64)> {
         let is_behind = before.is_some_and(|before| {
             before.end == mapping.start && before.name.contains(LIBRARY) && mapping.name.is_empty()
         });
-        if is_behind || mapping.name.contains(LIBRARY) || (moment.status != 0 && mapping.inode == moment.status) {
+        if is_behind
+            || mapping.name.contains(LIBRARY)
+            || (moment.status != 0 && mapping.inode == moment.status)
+        {
             without.push((mapping.start, mapping.end));
         }
         before = Some(mapping);
@@ -152,13 +178,25 @@ fn roots(heap: &Heap, moment: &Moment<'_>) -> Vec<(u64, u64)> {
     }
     without.retain(|(start, end)| start < end);
     without.sort_unstable();
-    let is_device = |name: &str| name.starts_with("/dev/") && !name.starts_with("/dev/shm/") && !name.starts_with("/dev/zero");
-    let wanted = moment.mappings.iter().filter(|mapping| mapping.is_readable && mapping.is_writable && !is_device(&mapping.name));
+    let is_device = |name: &str| {
+        name.starts_with("/dev/")
+            && !name.starts_with("/dev/shm/")
+            && !name.starts_with("/dev/zero")
+    };
+    let wanted = moment
+        .mappings
+        .iter()
+        .filter(|mapping| mapping.is_readable && mapping.is_writable && !is_device(&mapping.name));
     let mut ranges = Vec::new();
     for mapping in wanted {
         let mut from = mapping.start;
         let first = without.partition_point(|(start, _)| *start < mapping.end);
-        for (start, end) in without.get(..first).unwrap_or_default().iter().filter(|(_, end)| *end > mapping.start) {
+        for (start, end) in without
+            .get(..first)
+            .unwrap_or_default()
+            .iter()
+            .filter(|(_, end)| *end > mapping.start)
+        {
             if *start > from {
                 ranges.push((from, *start));
             }

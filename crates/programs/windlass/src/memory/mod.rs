@@ -17,9 +17,16 @@
 //! A process can lie in its file and in its memory: then its figures are wrong, and nothing else.
 
 mod figures;
+mod heap;
+mod leaks;
+mod pprof;
+mod profile;
 mod regions;
+mod search;
 mod status;
+mod whatis;
 
+use std::cell::Cell;
 use std::time::Instant;
 
 use serde_json::Value;
@@ -28,11 +35,12 @@ use windlass_api::ErrorCode;
 use crate::Session;
 use crate::failure::Failure;
 use crate::fields;
-use crate::options::MemoryArgs;
+use crate::options::{GrowthArgs, MemoryArgs, MemoryVerb};
 use crate::statistics::{self, Keys, Sample};
 use crate::table::{Form, clean, size};
 
 use figures::{Figures, Pages};
+use profile::Profile;
 use status::{Absent, Status};
 
 const PROCESS: Keys = Keys {
@@ -48,11 +56,60 @@ const CACHE: Keys = Keys {
     counters: &[&["refills", "flushes", "contended"]],
 };
 
+/// Of rows without counters.
+const NOTHING: Keys = Keys {
+    name: &[],
+    counters: &[],
+};
+
 /// `windlass memory`
 pub(crate) fn run(session: &mut Session<'_>, args: &MemoryArgs) -> Result<(), Failure> {
     if let Some(names) = &args.regions {
         return regions::show(session, names);
     }
+    match &args.verb {
+        None => show(session, args),
+        Some(MemoryVerb::Growth(args)) => growth(session, args),
+        Some(MemoryVerb::Leaks(args)) => search::leaks(session, args),
+        Some(MemoryVerb::Whatis(args)) => search::whatis(session, args),
+    }
+}
+
+/// `windlass memory growth`. At an interval: what was allocated in it and lives at its end.
+fn growth(session: &mut Session<'_>, args: &GrowthArgs) -> Result<(), Failure> {
+    const WHAT: &str = "show growth";
+    let Some(chosen) = session.choose(fields::GROWTH)? else {
+        return Ok(());
+    };
+    let find = || status::of(args.pid).map_err(|why| absent(args.pid, &why, WHAT));
+    let began = Cell::new(false);
+    statistics::repeat(session, &chosen, &args.repeat, NOTHING, |_| {
+        let status = find()?;
+        let since = match began.replace(true) {
+            true => args.repeat.interval,
+            false => args.since,
+        };
+        let profile = Profile::of(&status, since);
+        if let Some(path) = &args.pprof {
+            let file = pprof::encode(&profile, status.header.sample_mean);
+            std::fs::write(path, file).map_err(|error| {
+                let why = format!("{}: {error}", path.display());
+                Failure::new(
+                    ErrorCode::Host,
+                    "write the profile",
+                    why,
+                    "name another file",
+                )
+            })?;
+        }
+        Ok(Sample {
+            time_ns: 0,
+            rows: profile.rows(),
+        })
+    })
+}
+
+fn show(session: &mut Session<'_>, args: &MemoryArgs) -> Result<(), Failure> {
     let how_often = &args.repeat;
     let pages = match how_often.interval {
         Some(_) => Pages::Unasked,

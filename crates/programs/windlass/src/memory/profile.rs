@@ -92,7 +92,7 @@ impl Stacks<'_> {
         let copied = row.raw.checked_sub(1).and_then(|place| {
             let raw = self.status.raw(usize::try_from(place).ok()? % RAW.rows)?;
             // A later stack may lie there by now.
-            (raw.number == place && raw.stack == number).then_some(raw)
+            (raw.number == place && raw.stack.checked_add(1) == Some(number)).then_some(raw)
         });
         let by_tables = copied
             .map(|raw| unwound(&raw, self.modules))
@@ -162,19 +162,26 @@ impl Profile {
 
     fn names(&self, frames: &[u64]) -> Vec<String> {
         // A return address is behind its call.
-        frames.iter().map(|pc| self.modules.name(pc.saturating_sub(1))).collect()
+        frames
+            .iter()
+            .map(|pc| self.modules.name(pc.saturating_sub(1)))
+            .collect()
     }
 
     /// Who allocated the object that starts there, if it is a sample.
     pub(crate) fn stack_of(&self, address: u64) -> Option<Vec<String>> {
-        let frames = self.by_address.get(&address).filter(|frames| !frames.is_empty())?;
+        let frames = self
+            .by_address
+            .get(&address)
+            .filter(|frames| !frames.is_empty())?;
         Some(self.names(frames))
     }
 
     /// The same of every sample.
     pub(crate) fn stacks_by_address(&self) -> HashMap<u64, Vec<String>> {
         let all = self.by_address.keys();
-        all.filter_map(|address| Some((*address, self.stack_of(*address)?))).collect()
+        all.filter_map(|address| Some((*address, self.stack_of(*address)?)))
+            .collect()
     }
 
     /// A row for each stack.

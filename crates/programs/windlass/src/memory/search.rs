@@ -38,10 +38,12 @@ fn geometries(status: Option<&Status>) -> Vec<Option<Geometry>> {
     let of_file: Vec<_> = of_file.collect();
     let known = (0..CLASSES).map(|class| {
         let own = of_file.get(class).copied().flatten();
-        let malloc = (1..windlass_slab::CLASSES).contains(&class).then(|| Geometry {
-            size: windlass_slab::size(class) as u64,
-            units: windlass_slab::units(class) as u64,
-        });
+        let malloc = (1..windlass_slab::CLASSES)
+            .contains(&class)
+            .then(|| Geometry {
+                size: windlass_slab::size(class) as u64,
+                units: windlass_slab::units(class) as u64,
+            });
         own.or(malloc)
     });
     known.collect()
@@ -64,7 +66,12 @@ fn no_anchor(what: &str) -> Failure {
 
 fn refused(pid: u32, what: &str, error: impl std::fmt::Display) -> Failure {
     let todo = "act as its user or as root; a debugger or a tracer that holds it must let go";
-    Failure::new(ErrorCode::Forbidden, what, format!("process {pid}: {error}"), todo)
+    Failure::new(
+        ErrorCode::Forbidden,
+        what,
+        format!("process {pid}: {error}"),
+        todo,
+    )
 }
 
 /// `windlass memory whatis`
@@ -82,12 +89,21 @@ pub(super) fn whatis(session: &mut Session<'_>, args: &WhatisArgs) -> Result<(),
         .map(|cache| (cache.class, figures::name(&cache)))
         .collect();
     let name = |class: usize| {
-        let size = classes.get(class).copied().flatten().map_or(0, |of| of.size);
-        caches.get(&(class as u64)).cloned().unwrap_or_else(|| format!("wl_alloc_{size}"))
+        let size = classes
+            .get(class)
+            .copied()
+            .flatten()
+            .map_or(0, |of| of.size);
+        caches
+            .get(&(class as u64))
+            .cloned()
+            .unwrap_or_else(|| format!("wl_alloc_{size}"))
     };
     let (text, mut row) = whatis::what(&heap, &mappings, &modules, &name, args.address);
     let profile = Profile::of(&status, None);
-    let start = row["start"].as_str().and_then(|start| u64::from_str_radix(start.trim_start_matches("0x"), 16).ok());
+    let start = row["start"]
+        .as_str()
+        .and_then(|start| u64::from_str_radix(start.trim_start_matches("0x"), 16).ok());
     let stack = start.and_then(|start| profile.stack_of(start));
     row["text"] = text.clone().into();
     row["stack"] = stack.clone().into();
@@ -99,7 +115,11 @@ pub(super) fn whatis(session: &mut Session<'_>, args: &WhatisArgs) -> Result<(),
     }
     writeln!(session.out, "{}", clean(&text))?;
     if let Some(stack) = stack {
-        writeln!(session.out, "allocated by {}", clean(&profile::text(&stack)))?;
+        writeln!(
+            session.out,
+            "allocated by {}",
+            clean(&profile::text(&stack))
+        )?;
     }
     Ok(())
 }
@@ -121,7 +141,12 @@ pub(super) fn leaks(session: &mut Session<'_>, args: &LeaksArgs) -> Result<(), F
     let found = match (&args.core, args.pid) {
         (Some(path), _) => in_core(path)?,
         (None, Some(pid)) => in_process(pid)?,
-        (None, None) => return Err(Failure::usage("no process is named", "name one, or a core with --core")),
+        (None, None) => {
+            return Err(Failure::usage(
+                "no process is named",
+                "name one, or a core with --core",
+            ));
+        }
     };
     let rows = rows(&found);
     if let Some(stood) = found.stood
@@ -147,8 +172,9 @@ fn in_process(pid: u32) -> Result<Found, Failure> {
     let mappings = maps::of(pid).map_err(|error| refused(pid, WHAT, error))?;
     let heap = read(&memory, &anchor, &classes);
     let leaked = search(&heap, &memory, &mappings, &threads, status.inode());
-    let profile = Profile::of(&status, None);
     let stood = stopped.release();
+    // It can have freed some and allocated others by now, of which none is at the address of a leaked one.
+    let profile = Profile::of(&status, None);
     Ok(Found {
         stacks: profile.stacks_by_address(),
         heap,
@@ -177,7 +203,12 @@ fn in_core(path: &std::path::Path) -> Result<Found, Failure> {
     const WHAT: &str = "find leaks";
     let told = |error: std::io::Error| {
         let why = format!("{}: {error}", path.display());
-        Failure::new(ErrorCode::Host, WHAT, why, "name a core file of a 64-bit program")
+        Failure::new(
+            ErrorCode::Host,
+            WHAT,
+            why,
+            "name a core file of a 64-bit program",
+        )
     };
     let core = File::open(path).and_then(Core::open).map_err(told)?;
     let mappings = core.mappings();
@@ -185,9 +216,13 @@ fn in_core(path: &std::path::Path) -> Result<Found, Failure> {
     let at = modules.exported(windlass_memory::ANCHOR_SYMBOL);
     let anchor = at.and_then(|at| {
         let mut bytes = vec![0; Anchor::LEN];
-        core.read_all(at, &mut bytes).then(|| Anchor::from_bytes(&bytes)).flatten()
+        core.read_all(at, &mut bytes)
+            .then(|| Anchor::from_bytes(&bytes))
+            .flatten()
     });
-    let anchor = anchor.filter(|anchor| anchor.arena != 0).ok_or_else(|| no_anchor(WHAT))?;
+    let anchor = anchor
+        .filter(|anchor| anchor.arena != 0)
+        .ok_or_else(|| no_anchor(WHAT))?;
     let heap = read(&core, &anchor, &geometries(None));
     let leaked = search(&heap, &core, &mappings, core.threads(), 0);
     Ok(Found {
@@ -209,7 +244,11 @@ fn rows(found: &Found) -> Vec<Value> {
     }
     let row = |((size, stack), addresses): ((u64, Option<&Vec<String>>), Vec<u64>)| {
         let count = addresses.len() as u64;
-        let shown: Vec<_> = addresses.iter().take(ADDRESSES).map(|address| format!("{address:#x}")).collect();
+        let shown: Vec<_> = addresses
+            .iter()
+            .take(ADDRESSES)
+            .map(|address| format!("{address:#x}"))
+            .collect();
         json!({
             "buffers": count, "size": size, "bytes": size.saturating_mul(count), "addresses": shown,
             "stack": stack, "stack_text": stack.map(|stack| profile::text(stack)),

@@ -275,13 +275,6 @@ impl Status {
         })
     }
 
-    /// Whether the file is still that of its process, and of no child's that a fork made.
-    pub(crate) fn is_live(&self) -> bool {
-        let start = self.header.start;
-        let is_it = |image: Image| start == 0 || image.started() == start;
-        Image::of(self.pid).is_some_and(is_it)
-    }
-
     /// Inode of the file.
     pub(crate) fn inode(&self) -> u64 {
         self.file.metadata().map_or(0, |about| about.ino())

@@ -1,8 +1,8 @@
 //! `windlass memory whatis`: what an address is.
 
 use serde_json::{Value, json};
-use windlass_target::maps::{self, Mapping};
 use windlass_target::Modules;
+use windlass_target::maps::{self, Mapping};
 
 use super::heap::{Heap, Kind};
 
@@ -29,10 +29,28 @@ pub(crate) fn what(
         Kind::Slab { class, is_sampled } => {
             let sampled = if is_sampled { ", sampled" } else { "" };
             let slab = place.start;
-            ("object", format!("object of {}{sampled}, {inside} bytes in, {state}; slab {slab:#x}", name(class)))
+            (
+                "object",
+                format!(
+                    "object of {}{sampled}, {inside} bytes in, {state}; slab {slab:#x}",
+                    name(class)
+                ),
+            )
         }
-        Kind::Run => ("large", format!("large object of {} bytes at {start:#x}, {inside} bytes in, {state}", place.size)),
-        Kind::Mapping => ("mapping", format!("large object of {} bytes at {start:#x}, a mapping of its own, {inside} bytes in, {state}", place.size)),
+        Kind::Run => (
+            "large",
+            format!(
+                "large object of {} bytes at {start:#x}, {inside} bytes in, {state}",
+                place.size
+            ),
+        ),
+        Kind::Mapping => (
+            "mapping",
+            format!(
+                "large object of {} bytes at {start:#x}, a mapping of its own, {inside} bytes in, {state}",
+                place.size
+            ),
+        ),
     };
     let span = heap.span(address).filter(|_| place.kind != Kind::Mapping);
     let in_span = span.map_or(String::new(), |(number, used, broken)| {
@@ -55,13 +73,22 @@ fn stranger(heap: &Heap, mappings: &[Mapping], modules: &Modules, address: u64) 
     let (start, end) = heap.arena();
     let (kind, text) = if (start..end).contains(&address) {
         let (number, used, _) = heap.span(address).unwrap_or_default();
-        ("arena", format!("in the arena, of no object: span {number} has {used} of 32 units in use"))
-    } else if heap.own.iter().any(|(start, end)| (*start..*end).contains(&address)) {
+        (
+            "arena",
+            format!("in the arena, of no object: span {number} has {used} of 32 units in use"),
+        )
+    } else if heap
+        .own
+        .iter()
+        .any(|(start, end)| (*start..*end).contains(&address))
+    {
         ("allocator", "in the allocator's own tables".to_owned())
     } else {
         match (modules.symbol(address), maps::find(mappings, address)) {
             (Some(symbol), _) => ("code", format!("{symbol} in {}", symbol.module)),
-            (None, Some(mapping)) if mapping.name.is_empty() => ("memory", "in an anonymous mapping, of no object".to_owned()),
+            (None, Some(mapping)) if mapping.name.is_empty() => {
+                ("memory", "in an anonymous mapping, of no object".to_owned())
+            }
             (None, Some(mapping)) => ("memory", format!("in {}", mapping.name)),
             (None, None) => ("nothing", "mapped nowhere".to_owned()),
         }
