@@ -224,6 +224,23 @@ static EXAMPLES: &[(&str, &[Example])] = &[
             ),
         ],
     ),
+    (
+        "memory",
+        &[
+            (
+                "What a program's memory consists of:",
+                "windlass memory 4711",
+            ),
+            (
+                "What was allocated in the last hour and stays:",
+                "windlass memory growth 4711 --since 1h",
+            ),
+            (
+                "What nothing points to:",
+                "windlass memory leaks 4711 --scan",
+            ),
+        ],
+    ),
     ("status", &[("How is it:", "windlass status")]),
     (
         "metrics",

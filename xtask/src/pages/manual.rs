@@ -225,7 +225,7 @@ fn see_also(page: &mut Roff, command: &Command) {
 /// The section of a command's page: programs that any user runs are in section 1, the others in 8.
 fn section(name: &str) -> u8 {
     match name {
-        "run" | "sockets" => 1,
+        "run" | "sockets" | "memory" => 1,
         _ => 8,
     }
 }
