@@ -430,15 +430,38 @@ impl<const DEPOT: usize> Class<DEPOT> {
         Ok(unit - u32::from(record.back))
     }
 
-    /// After objects came back to a slab: an empty one leaves the class.
+    /// After objects came back to a slab: an empty one leaves the class. Without a depot one stays while no other slab has free objects, or
+    /// each object of a program that has one at a time would cost a slab.
     fn settle<R: Records + ?Sized>(&mut self, records: &mut R, first: u32, emptied: &mut Emptied) {
         let objects = self.geometry.objects();
-        if usize::from(records.slab(first).free) < objects {
+        let is_spare = DEPOT == 0 && self.free == objects;
+        if is_spare || usize::from(records.slab(first).free) < objects {
             return self.relist(records, first);
         }
+        self.retire(records, first, emptied);
+    }
+
+    /// The slab that [`Class::flush`] has kept though it is empty.
+    pub fn take_spare<R: Records + ?Sized>(&mut self, records: &mut R) -> Emptied {
+        let mut emptied = Emptied(NONE);
+        let objects = self.geometry.objects();
+        let mut unit = self.heads[(objects - 1) * LISTS / objects];
+        while unit != NONE {
+            let slab = records.slab(unit);
+            if usize::from(slab.free) == objects {
+                self.retire(records, unit, &mut emptied);
+                break;
+            }
+            unit = slab.next;
+        }
+        emptied
+    }
+
+    /// An empty slab leaves the class.
+    fn retire<R: Records + ?Sized>(&mut self, records: &mut R, first: u32, emptied: &mut Emptied) {
         self.unlink(records, first);
         self.slabs -= 1;
-        self.free -= objects;
+        self.free -= self.geometry.objects();
         for back in 0..self.geometry.units() as u32 {
             records.slab(first + back).owner = 0;
         }

@@ -26,7 +26,7 @@
 //! - **M1** An address is in exactly one place: the program, a magazine, the depot, or a slab's bitmap.
 //! - **M2** A unit belongs to a slab from [`Class::add`] until the slab is in a chain of [`Emptied`].
 //! - **M3** A slab whose objects are all free is on no list. [`Class::flush`] returns it at once; [`Class::take_waiting`] does if its class has a
-//!   constructor.
+//!   constructor. A class without a depot keeps one of them: [`Class::take_spare`].
 //! - **M4** The sum of limit times size over a thread's magazines is at most its cap: [`Limits`].
 //! - **M5** Backed units that hold nothing are at most the bound of [`Spans::bound`] after [`Spans::excess`] returned `None`. Those do not count that
 //!   lie in a page of the reserve ([`Pages::Reserved`]) of which another unit is in use.

@@ -209,3 +209,32 @@ fn wrong_objects_are_faults() {
     assert_eq!(release(0, &[next, good]), Some(Fault::Twice(good)));
     assert_eq!(world.caches[0].out(), world.out[0].len() - 2);
 }
+
+/// A class without a depot keeps one empty slab, with what is constructed in it, and gives it back when it is asked to.
+#[test]
+fn one_empty_slab_stays() {
+    let geometry = Geometry::of_cache(30_000, 8, true).expect("not too large");
+    let mut class = Class::<0>::new(300, geometry);
+    let mut records = vec![Slab::default(); SPAN_UNITS];
+    let records = records.as_mut_slice();
+    let step = geometry.units() as u32;
+    (0..2).for_each(|slab| class.add(records, slab * step));
+    let mut all = [0; BATCH_MAX];
+    let all = &mut all[..2 * geometry.objects()];
+    let taken = class.refill(records, BASE, all);
+    assert_eq!(taken.fresh.count_ones() as usize, all.len());
+    let emptied = class.release(records, BASE, all).expect("good addresses");
+    assert_eq!((emptied, class.slabs()), (Emptied::default(), 1));
+    assert!(
+        class.take_waiting() != Emptied::default(),
+        "the other has left"
+    );
+    let some = &mut all[..geometry.objects()];
+    let taken = class.refill(records, BASE, some);
+    assert_eq!((taken.count, taken.fresh), (some.len(), 0), "constructed");
+    class.release(records, BASE, some).expect("good addresses");
+    assert_eq!(class.slabs(), 1);
+    class.take_spare(records);
+    assert_eq!((class.slabs(), class.in_slabs()), (0, 0));
+    assert!(class.take_waiting() != Emptied::default());
+}

@@ -53,10 +53,7 @@ fn values_stay_with_their_places() {
             if !grows && !program.is_empty() {
                 let at = random.below(program.len());
                 let object = program.swap_remove(at);
-                if let Err(object) = handle.put(object) {
-                    cache.flush(handle);
-                    assert!(handle.put(object).is_ok());
-                }
+                put(&mut cache, handle, object);
                 continue;
             }
             if handle.is_empty() {
@@ -90,10 +87,7 @@ fn values_stay_with_their_places() {
             "{bytes}"
         );
         for object in program.drain(..) {
-            while handles[0].len() > 100 {
-                cache.flush(&mut handles[0]);
-            }
-            assert!(handles[0].put(object).is_ok());
+            put(&mut cache, &mut handles[0], object);
         }
         for handle in &mut handles {
             while !handle.is_empty() {
@@ -102,6 +96,13 @@ fn values_stay_with_their_places() {
         }
         cache.drain();
         assert_eq!((cache.out(), live.get()), (0, 0), "all were dropped");
+    }
+}
+
+fn put(cache: &mut Cache<'_, Value>, handle: &mut Handle<Value>, object: Object<Value>) {
+    if let Err(object) = handle.put(object) {
+        cache.flush(handle);
+        assert!(handle.put(object).is_ok());
     }
 }
 

@@ -39,7 +39,7 @@ pub extern "C" fn malloc_trim(_: usize) -> c_int {
         cache.flush_all();
     }
     heap::drain();
-    umem::tidy_numbered();
+    umem::trim();
     let before = heap::totals().kept;
     heap::give_back(|_| 0);
     c_int::from(before > 0)

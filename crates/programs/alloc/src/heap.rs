@@ -500,6 +500,12 @@ pub fn drain_one(lock: &Lock<Class>) -> Result<(), Fault> {
     Ok(())
 }
 
+/// Returns the slab that a class without a depot has kept though it is empty.
+pub fn release_spare(lock: &Lock<Class<0>>) {
+    // Nothing is freed, so nothing is wrong.
+    let _ = put_back(lock, Moved::Other, |held| Ok(held.take_spare(&mut Table)));
+}
+
 /// Returns the units of slabs that became empty.
 fn put_back<const DEPOT: usize>(
     lock: &Lock<Class<DEPOT>>,

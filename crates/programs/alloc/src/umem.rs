@@ -332,6 +332,7 @@ impl Cache {
     /// Moves everything that the program does not have to the slabs. Returns what it has.
     fn empty(&self, number: usize) -> Result<usize, Fault> {
         if number == SHARED {
+            heap::release_spare(&self.shared);
             return Ok(self.shared.lock().out());
         }
         let class = heap::class(number);
@@ -429,6 +430,16 @@ pub fn tidy_numbered() {
     }
 }
 
+/// Destructs and returns all that is free, of caches without numbers and of those whose magazines and depots were flushed.
+pub fn trim() {
+    each(|cache| {
+        if cache.place.load(Relaxed) == SHARED * 16 {
+            heap::release_spare(&cache.shared);
+        }
+        cache.tidy();
+    });
+}
+
 /// Asks the program to give objects back, if it can. Whether it was asked.
 pub fn reclaim() -> bool {
     if !RECLAIMS.load(Relaxed) || RECLAIMING.swap(true, Acquire) {
@@ -445,7 +456,7 @@ pub fn reclaim() -> bool {
         own.flush_all();
     }
     heap::drain();
-    tidy_numbered();
+    trim();
     true
 }
 

@@ -233,6 +233,13 @@ static void stays(void) {
     for (int i = 0; i < MANY; i++) put(kind, many[i], 1);
     CHECK(kind->destructed > MANY - 3000);
     end(kind);
+    // One at a time, without magazines.
+    kind = make(2, 200, 0, 0, UMC_NOMAGAZINE);
+    for (int round = 0; round < 1000; round++) put(kind, get(kind, 1), 1);
+    CHECK(kind->constructed == 1);
+    malloc_trim(0);
+    CHECK(kind->destructed == 1);
+    end(kind);
     // 200 bytes are 200 bytes.
     umem_cache_t *plain = umem_cache_create("plain", 200, 0, 0, 0, 0, 0, 0, 0);
     char *lowest = (char *)UINTPTR_MAX, *highest = 0, *each[320];
