@@ -16,13 +16,13 @@ use crate::compare::stop;
 /// The file that gcc compiles has so many functions.
 const FUNCTIONS: usize = 1200;
 /// Requests that redis answers, and the keys they are for.
-const REQUESTS: &str = "1000000";
+const REQUESTS: &str = "500000";
 const KEYS: &str = "100000";
 /// redis has this long to start.
 const START_WITHIN: Duration = Duration::from_secs(10);
 
 const PYTHON: &str = "import json
-value = {'key%d' % i: [i, str(i), {'a': i * 0.5, 'b': None, 'c': 'x' * (i % 60)}] for i in range(3000)}
+value = {'key%d' % i: [i, str(i), {'a': i * 0.5, 'b': None, 'c': 'x' * (i % 60)}] for i in range(20000)}
 for _ in range(12):
     value = json.loads(json.dumps(value))
 ";
