@@ -240,12 +240,6 @@ fn live_operations(list: &mut Vec<Operation>) {
             of::<Vec<WorkerStats>>,
         ),
         operation(
-            "get",
-            "/v1/regions",
-            "Memory through which the daemon forwards, and its pages.",
-            of::<Vec<RegionView>>,
-        ),
-        operation(
             "post",
             "/v1/workers/move",
             "Have a worker serve a ring or a table.",
@@ -340,6 +334,12 @@ fn operations() -> Vec<Operation> {
         .query(of::<ApplyQuery>),
     ]);
     live_operations(&mut list);
+    list.push(operation(
+        "get",
+        "/v1/regions",
+        "Memory through which the daemon forwards, and its pages.",
+        of::<Vec<RegionView>>,
+    ));
     list
 }
 
