@@ -42,7 +42,6 @@ complete -c windlass -n "__fish_windlass_needs_command" -f -a "flow" -d 'Parts o
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "vnd" -d 'Devices by which programs read and write the frames of a VNIC'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "fdb" -d 'Forwarding tables of bridges'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "worker" -d 'Threads that move frames'
-complete -c windlass -n "__fish_windlass_needs_command" -f -a "memory" -d 'Memory and the pages behind it'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "status" -d 'The whole on one screen: daemon, workers, members that are not up, drops, sockets, limits that are near'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "stat" -d 'Traffic of uplinks and VNICs'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "metrics" -d 'Write the counters as text for Prometheus, or serve them'
@@ -55,6 +54,7 @@ complete -c windlass -n "__fish_windlass_needs_command" -f -a "sink" -d 'Receive
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "extcap" -d 'Answer Wireshark, which lists links and captures through this command (extcap)'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "run" -d 'Run a program with accelerated sockets'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "sockets" -d 'List accelerated programs\' sockets: who carries them, ring or kernel, and why'
+complete -c windlass -n "__fish_windlass_needs_command" -f -a "memory" -d 'Show what memory consists of in programs that run on windlass\'s allocator'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "stackdump" -d 'Show every word of the channels of a process, and of all with "all": locks, rings, sleepers'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "__complete" -d 'What can stand at the cursor, for completions'
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and not __fish_seen_subcommand_from create delete show set get show-props" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
@@ -809,15 +809,6 @@ complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_see
 complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from move" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from move" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_seen_subcommand_from move" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c windlass -n "__fish_windlass_using_subcommand memory" -l regions -d 'List the regions of memory through which the daemon forwards, of these members and bridges; all if there is none: which pages were asked for, and which the kernel gave' -r
-complete -c windlass -n "__fish_windlass_using_subcommand memory" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
-complete -c windlass -n "__fish_windlass_using_subcommand memory" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
-complete -c windlass -n "__fish_windlass_using_subcommand memory" -l socket -d 'The daemon\'s control socket' -r -F
-complete -c windlass -n "__fish_windlass_using_subcommand memory" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
-complete -c windlass -n "__fish_windlass_using_subcommand memory" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
-complete -c windlass -n "__fish_windlass_using_subcommand memory" -s H -l no-header -d 'Write no titles'
-complete -c windlass -n "__fish_windlass_using_subcommand memory" -l no-color -d 'Write no colours; so does NO_COLOR'
-complete -c windlass -n "__fish_windlass_using_subcommand memory" -s h -l help -d 'Print help'
 complete -c windlass -n "__fish_windlass_using_subcommand status" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand status" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand status" -l socket -d 'The daemon\'s control socket' -r -F
@@ -978,6 +969,52 @@ complete -c windlass -n "__fish_windlass_using_subcommand sockets" -s p -l parsa
 complete -c windlass -n "__fish_windlass_using_subcommand sockets" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand sockets" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand sockets" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand memory; and not __fish_seen_subcommand_from growth leaks whatis" -l regions -d 'List the regions of memory through which the daemon forwards, of these members and bridges; all if there is none: which pages were asked for, and which the kernel gave' -r
+complete -c windlass -n "__fish_windlass_using_subcommand memory; and not __fish_seen_subcommand_from growth leaks whatis" -s i -l interval -d 'Show again after so many seconds: first totals, then rates a second' -r
+complete -c windlass -n "__fish_windlass_using_subcommand memory; and not __fish_seen_subcommand_from growth leaks whatis" -s c -l count -d 'Show so many times' -r
+complete -c windlass -n "__fish_windlass_using_subcommand memory; and not __fish_seen_subcommand_from growth leaks whatis" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand memory; and not __fish_seen_subcommand_from growth leaks whatis" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand memory; and not __fish_seen_subcommand_from growth leaks whatis" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand memory; and not __fish_seen_subcommand_from growth leaks whatis" -l threads -d 'Show its threads\' caches alone'
+complete -c windlass -n "__fish_windlass_using_subcommand memory; and not __fish_seen_subcommand_from growth leaks whatis" -l caches -d 'Show its caches of objects alone, malloc\'s classes first'
+complete -c windlass -n "__fish_windlass_using_subcommand memory; and not __fish_seen_subcommand_from growth leaks whatis" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand memory; and not __fish_seen_subcommand_from growth leaks whatis" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand memory; and not __fish_seen_subcommand_from growth leaks whatis" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand memory; and not __fish_seen_subcommand_from growth leaks whatis" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand memory; and not __fish_seen_subcommand_from growth leaks whatis" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c windlass -n "__fish_windlass_using_subcommand memory; and not __fish_seen_subcommand_from growth leaks whatis" -a "growth" -d 'Show which stacks\' allocations live, estimated from samples'
+complete -c windlass -n "__fish_windlass_using_subcommand memory; and not __fish_seen_subcommand_from growth leaks whatis" -a "leaks" -d 'Find objects that nothing points to'
+complete -c windlass -n "__fish_windlass_using_subcommand memory; and not __fish_seen_subcommand_from growth leaks whatis" -a "whatis" -d 'Say what an address is'
+complete -c windlass -n "__fish_windlass_using_subcommand memory; and __fish_seen_subcommand_from growth" -l since -d 'Count what was allocated in this time alone, and lives still: a number with s, m, h or d' -r
+complete -c windlass -n "__fish_windlass_using_subcommand memory; and __fish_seen_subcommand_from growth" -l pprof -d 'Write the profile to this file, too, for pprof' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand memory; and __fish_seen_subcommand_from growth" -s i -l interval -d 'Show again after so many seconds: first totals, then rates a second' -r
+complete -c windlass -n "__fish_windlass_using_subcommand memory; and __fish_seen_subcommand_from growth" -s c -l count -d 'Show so many times' -r
+complete -c windlass -n "__fish_windlass_using_subcommand memory; and __fish_seen_subcommand_from growth" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand memory; and __fish_seen_subcommand_from growth" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand memory; and __fish_seen_subcommand_from growth" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand memory; and __fish_seen_subcommand_from growth" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand memory; and __fish_seen_subcommand_from growth" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand memory; and __fish_seen_subcommand_from growth" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand memory; and __fish_seen_subcommand_from growth" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand memory; and __fish_seen_subcommand_from growth" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c windlass -n "__fish_windlass_using_subcommand memory; and __fish_seen_subcommand_from leaks" -l core -d 'Look into this core file instead' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand memory; and __fish_seen_subcommand_from leaks" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand memory; and __fish_seen_subcommand_from leaks" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand memory; and __fish_seen_subcommand_from leaks" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand memory; and __fish_seen_subcommand_from leaks" -l scan -d 'Do it: the process stands still meanwhile, a second for each gigabyte or so'
+complete -c windlass -n "__fish_windlass_using_subcommand memory; and __fish_seen_subcommand_from leaks" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand memory; and __fish_seen_subcommand_from leaks" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand memory; and __fish_seen_subcommand_from leaks" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand memory; and __fish_seen_subcommand_from leaks" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand memory; and __fish_seen_subcommand_from leaks" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c windlass -n "__fish_windlass_using_subcommand memory; and __fish_seen_subcommand_from whatis" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand memory; and __fish_seen_subcommand_from whatis" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand memory; and __fish_seen_subcommand_from whatis" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand memory; and __fish_seen_subcommand_from whatis" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand memory; and __fish_seen_subcommand_from whatis" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand memory; and __fish_seen_subcommand_from whatis" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand memory; and __fish_seen_subcommand_from whatis" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand memory; and __fish_seen_subcommand_from whatis" -s h -l help -d 'Print help'
 complete -c windlass -n "__fish_windlass_using_subcommand stackdump" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand stackdump" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand stackdump" -l socket -d 'The daemon\'s control socket' -r -F
@@ -1096,7 +1133,6 @@ complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_s
 complete -c windlass -n "__fish_windlass_using_subcommand vnd; and __fish_seen_subcommand_from stat" -l zone -x -a "(windlass __complete zone (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from show" -l member -x -a "(windlass __complete member (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand fdb; and __fish_seen_subcommand_from flush" -l member -x -a "(windlass __complete member (commandline -ct) -- (commandline -opc) 2>/dev/null)"
-complete -c windlass -n "__fish_windlass_using_subcommand memory" -l regions -x -a "(windlass __complete member (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand snoop" -l zone -x -a "(windlass __complete zone (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand gen" -l zone -x -a "(windlass __complete zone (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand sink" -l zone -x -a "(windlass __complete zone (commandline -ct) -- (commandline -opc) 2>/dev/null)"

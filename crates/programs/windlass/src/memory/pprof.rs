@@ -57,20 +57,8 @@ impl Texts {
     }
 }
 
-/// The file. Values of a sample are objects and bytes in use; `mean` is the bytes between two samples.
-pub(crate) fn encode(profile: &Profile, mean: u64) -> Vec<u8> {
-    let mut texts = Texts {
-        numbers: HashMap::from([(String::new(), 0)]),
-        all: vec![String::new()],
-    };
-    let mut message = Message::default();
-    for (kind, unit) in [("inuse_objects", "count"), ("inuse_space", "bytes")] {
-        let (kind, unit) = (texts.number(kind), texts.number(unit));
-        message.message(1, |value_type| {
-            value_type.number(1, kind);
-            value_type.number(2, unit);
-        });
-    }
+/// Writes the locations and functions. The number of each address's location.
+fn locations(profile: &Profile, texts: &mut Texts, message: &mut Message) -> HashMap<u64, u64> {
     // A location for each address, a function for each name; both are numbered from 1.
     let (mut locations, mut functions) = (HashMap::new(), HashMap::new());
     for site in &profile.sites {
@@ -101,6 +89,24 @@ pub(crate) fn encode(profile: &Profile, mean: u64) -> Vec<u8> {
             function.number(3, name);
         });
     }
+    locations
+}
+
+/// The file. Values of a sample are objects and bytes in use; `mean` is the bytes between two samples.
+pub(crate) fn encode(profile: &Profile, mean: u64) -> Vec<u8> {
+    let mut texts = Texts {
+        numbers: HashMap::from([(String::new(), 0)]),
+        all: vec![String::new()],
+    };
+    let mut message = Message::default();
+    for (kind, unit) in [("inuse_objects", "count"), ("inuse_space", "bytes")] {
+        let (kind, unit) = (texts.number(kind), texts.number(unit));
+        message.message(1, |value_type| {
+            value_type.number(1, kind);
+            value_type.number(2, unit);
+        });
+    }
+    let locations = locations(profile, &mut texts, &mut message);
     for site in &profile.sites {
         let places = site
             .frames
