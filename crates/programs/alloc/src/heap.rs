@@ -1,7 +1,9 @@
 //! The arena, its classes and runs, and mappings, each under its lock.
 
 use core::slice;
-use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use core::sync::atomic::{
+    AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering::*,
+};
 
 use windlass_memory as memory;
 use windlass_memory::What;
@@ -40,6 +42,8 @@ pub struct Hot {
     /// Class of each of them; 0: no slab.
     pub map: AtomicPtr<AtomicU8>,
     slabs: AtomicPtr<Slab>,
+    /// Of the first unit of each run: the pages that were asked for.
+    asked: AtomicPtr<AtomicU16>,
 }
 
 /// See [`Hot`].
@@ -48,6 +52,7 @@ pub static HOT: Hot = Hot {
     units: AtomicUsize::new(0),
     map: AtomicPtr::new(core::ptr::null_mut()),
     slabs: AtomicPtr::new(core::ptr::null_mut()),
+    asked: AtomicPtr::new(core::ptr::null_mut()),
 };
 
 /// Numbers of classes: malloc's, then object caches' of their own.
@@ -216,6 +221,8 @@ impl Arena {
                     HOT.base.store(base, Relaxed);
                     HOT.map.store((tables + of.map) as *mut AtomicU8, Relaxed);
                     HOT.slabs.store((tables + of.slabs) as *mut Slab, Relaxed);
+                    HOT.asked
+                        .store((tables + of.asked) as *mut AtomicU16, Relaxed);
                     self.records = tables + of.spans;
                     self.reserved = len / SPAN;
                     self.show_anchor();
@@ -234,14 +241,17 @@ impl Arena {
             return false;
         }
         let base = HOT.base.load(Relaxed);
-        let (map, slabs) = (
-            HOT.map.load(Relaxed) as usize,
-            HOT.slabs.load(Relaxed) as usize,
-        );
         let tables = [
             (self.records, size_of::<Span>()),
-            (map, SPAN_UNITS),
-            (slabs, SPAN_UNITS * size_of::<Slab>()),
+            (HOT.map.load(Relaxed) as usize, SPAN_UNITS),
+            (
+                HOT.slabs.load(Relaxed) as usize,
+                SPAN_UNITS * size_of::<Slab>(),
+            ),
+            (
+                HOT.asked.load(Relaxed) as usize,
+                SPAN_UNITS * size_of::<AtomicU16>(),
+            ),
         ];
         let is_usable = tables.into_iter().all(|(table, each)| {
             let from = (old * each).next_multiple_of(UNIT);
@@ -301,6 +311,7 @@ struct Tables {
     spans: usize,
     map: usize,
     slabs: usize,
+    asked: usize,
     last: usize,
 }
 
@@ -309,11 +320,13 @@ impl Tables {
         let after = |start: usize, bytes: usize| (start + bytes).next_multiple_of(UNIT) + UNIT;
         let map = after(0, spans * size_of::<Span>());
         let slabs = after(map, spans * SPAN_UNITS);
-        let last = after(slabs, spans * SPAN_UNITS * size_of::<Slab>());
+        let asked = after(slabs, spans * SPAN_UNITS * size_of::<Slab>());
+        let last = after(asked, spans * SPAN_UNITS * size_of::<AtomicU16>());
         Self {
             spans: 0,
             map,
             slabs,
+            asked,
             last,
         }
     }
@@ -607,6 +620,7 @@ pub fn take_large(bytes: usize, align: usize) -> Option<(usize, bool)> {
         && align <= SPAN
         && let Some((unit, is_zero)) = take_units(units, (align / UNIT).max(1), false)
     {
+        note_asked(unit as usize, bytes);
         return Some((HOT.base.load(Relaxed) + unit as usize * UNIT, is_zero));
     }
     Some((take_mapping(units * UNIT, align)?, true))
@@ -689,10 +703,24 @@ pub fn release_large(address: usize) {
     }
 }
 
-/// Bytes of a large object.
+/// The pages of a run that were asked for: malloc_usable_size(3) of 33 KiB is not 64 KiB, of which half was never touched.
+fn asked(unit: usize) -> &'static AtomicU16 {
+    // SAFETY: the caller's unit is usable, and so is its entry.
+    unsafe { &*HOT.asked.load(Relaxed).wrapping_add(unit) }
+}
+
+/// Notes how much of a run was asked for: at most a span.
+fn note_asked(unit: usize, bytes: usize) {
+    asked(unit).store(bytes.div_ceil(PAGE_MIN).max(1) as u16, Relaxed);
+}
+
+/// Bytes of a large object, in whole pages.
 pub fn large_len(call: &str, address: usize) -> usize {
     let result = match unit_of(address) {
-        Some(_) => ARENA.lock().spans.len(address).map(|units| units * UNIT),
+        Some(unit) => {
+            let is_run = ARENA.lock().spans.len(address);
+            is_run.map(|_| usize::from(asked(unit).load(Relaxed)) * PAGE_MIN)
+        }
         None => MAPPINGS.lock().find(address).ok_or(Fault::Unknown(address)),
     };
     result.unwrap_or_else(|fault| {
@@ -704,12 +732,15 @@ pub fn large_len(call: &str, address: usize) -> usize {
 /// Makes a large object, which stays one, longer or shorter without a copy: its address. `None`: it has to be copied.
 pub fn resize_large(address: usize, bytes: usize) -> Option<usize> {
     let wanted = bytes.div_ceil(UNIT);
-    if unit_of(address).is_some() {
+    if let Some(unit) = unit_of(address) {
         if wanted > SPAN_UNITS {
             return None;
         }
         let mut arena = ARENA.lock();
         let resized = arena.spans.resize(address, wanted);
+        if matches!(resized, Ok(true)) {
+            note_asked(unit, bytes);
+        }
         let is_over = is_too_much(&arena.spans);
         arena.show();
         drop(arena);

@@ -26,9 +26,15 @@ static START: extern "C" fn(c_int, *const *const c_char, *const *const c_char) =
 
 #[used]
 #[unsafe(link_section = ".fini_array")]
-static END: extern "C" fn() = status_ends;
+static END: extern "C" fn() = end;
 
-extern "C" fn status_ends() {
+/// The process ends. What was freed twice, and has not come back to its slab since, is found now.
+extern "C" fn end() {
+    report::process_ends();
+    if let Some(cache) = cache::own() {
+        cache.flush_all();
+        heap::drain();
+    }
     status::end();
 }
 

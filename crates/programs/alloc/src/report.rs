@@ -2,6 +2,7 @@
 
 use core::ffi::CStr;
 use core::fmt::{self, Write};
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use windlass_memory::options::Key;
 use windlass_slab::Fault;
@@ -92,6 +93,14 @@ pub fn fault(call: &str, fault: Fault) {
     error(format_args!("{call}({address:#x}): {what}"));
 }
 
+/// The process ends anyway: from now on errors are sentences alone, because an abort would lose what the program has not yet flushed.
+static IS_ENDING: AtomicBool = AtomicBool::new(false);
+
+/// See [`IS_ENDING`].
+pub fn process_ends() {
+    IS_ENDING.store(true, Relaxed);
+}
+
 /// Says what the program did wrong and aborts, unless the options say otherwise.
 #[cold]
 pub fn error(what: fmt::Arguments<'_>) {
@@ -99,7 +108,7 @@ pub fn error(what: fmt::Arguments<'_>) {
     if options::is_debugging() {
         debug::stack();
     }
-    if options::get(Key::Noabort) == 0 {
+    if options::get(Key::Noabort) == 0 && !IS_ENDING.load(Relaxed) {
         abort();
     }
 }

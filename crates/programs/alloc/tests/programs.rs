@@ -187,14 +187,18 @@ fn options_are_obeyed() {
         ("keep=0", "keep", "little"),
         ("keep=all", "keep", "much"),
         ("unknown-free=ignore", "stranger", "ignored"),
-        ("", "twice", "unnoticed"),
-        ("reap_interval=10", "twice", "unnoticed"),
     ] {
         for variable in ["WINDLASS_MEMORY", "UMEM_OPTIONS"] {
             let output = under(variable, words, what);
             assert_eq!(text(&output), format!("{expected}\n"), "{words}: {what}");
             assert!(output.status.success(), "{words}: {what}");
         }
+    }
+    // Without one of these words, when the process ends.
+    for words in ["", "reap_interval=10"] {
+        let said = text(&under("WINDLASS_MEMORY", words, "twice"));
+        assert!(said.starts_with("unnoticed\nwindlass: free("), "{said}");
+        assert!(said.ends_with("): already freed\n"), "{said}");
     }
     for words in ["check=full", "nomagazines", "perthread_cache=0"] {
         let said = text(&under("WINDLASS_MEMORY", words, "twice"));

@@ -319,6 +319,11 @@ static void figures(void) {
     struct mallinfo2 without = mallinfo2();
     CHECK(without.uordblks == before && without.hblks == 0);
     CHECK(without.keepcost <= 8 << 20);
+    // What was asked for in whole pages, and not in the units of 64 KiB that hold it.
+    char *run = malloc(40000);
+    CHECK(run && malloc_usable_size(run) >= 40000 && malloc_usable_size(run) <= 40960);
+    CHECK((run = realloc(run, 50000)) && malloc_usable_size(run) >= 50000 && malloc_usable_size(run) <= 53248);
+    free(run);
     CHECK(malloc_trim(0) == 1);
     CHECK(mallinfo2().keepcost == 0);
     CHECK(malloc_trim(0) == 0);
