@@ -18,6 +18,8 @@ const MAGIC: [u8; 6] = [0x7f, b'E', b'L', b'F', 2, 1];
 pub const PT_LOAD: u32 = 1;
 /// A segment of notes.
 pub const PT_NOTE: u32 = 4;
+/// The program may execute a segment.
+const PF_X: u32 = 1;
 const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
 const SHT_SYMTAB: u32 = 2;
 const SHT_NOBITS: u32 = 8;
@@ -371,7 +373,8 @@ impl Elf {
             .unwrap_or_default()
     }
 
-    /// How far a file was moved from the addresses in it, if the page at `offset` is mapped at `start`.
+    /// How far a file was moved from the addresses in it, if the page at `offset` is mapped at `start`. Two segments can share a page of the file,
+    /// which is mapped for each of them; the one with code is meant.
     pub fn bias(&self, start: u64, offset: u64) -> Option<u64> {
         const PAGE: u64 = 4096;
         let page = |value: u64| value & !PAGE.wrapping_sub(1);
@@ -379,7 +382,8 @@ impl Elf {
             let end = segment.offset.saturating_add(segment.file_len);
             segment.kind == PT_LOAD && (page(segment.offset)..end).contains(&offset)
         };
-        let segment = self.segments.iter().find(holds)?;
+        let all = self.segments.iter().filter(holds);
+        let segment = all.min_by_key(|segment| segment.flags & PF_X == 0)?;
         let moved = start.wrapping_sub(offset).wrapping_add(segment.offset);
         Some(moved.wrapping_sub(segment.address))
     }
@@ -450,6 +454,30 @@ mod tests {
         assert!(name.contains("well_known_function") && offset == 1);
         assert!(all.find(u64::MAX).is_none_or(|(_, offset)| offset > 0));
         assert!(!elf.tables().frames.1.is_empty() && !elf.tables().header.1.is_empty());
+    }
+
+    /// Of two segments that share a page of the file, the mapping with code is that of the second.
+    #[test]
+    fn shared_pages_have_the_bias_of_their_code() {
+        let mut bytes = MAGIC.to_vec();
+        bytes.resize(64 + 2 * 56, 0);
+        bytes.splice(32..40, 64_u64.to_le_bytes());
+        bytes.splice(54..58, [56, 0, 2, 0]);
+        for (at, flags, offset, address, len) in [
+            (64, 4, 0_u64, 0_u64, 0x1234_u64),
+            (64 + 56, 5, 0x1234, 0x2234, 0x5000),
+        ] {
+            bytes.splice(at..at + 4, PT_LOAD.to_le_bytes());
+            bytes.splice(at + 4..at + 8, u32::to_le_bytes(flags));
+            bytes.splice(at + 8..at + 16, offset.to_le_bytes());
+            bytes.splice(at + 16..at + 24, address.to_le_bytes());
+            bytes.splice(at + 32..at + 40, len.to_le_bytes());
+        }
+        let mut file = tempfile::tempfile().expect("a file");
+        file.write_all(&bytes).expect("written");
+        let elf = Elf::new(file).expect("an ELF file");
+        assert_eq!(elf.bias(0x7000_0000, 0), Some(0x7000_0000));
+        assert_eq!(elf.bias(0x7000_2000, 0x1000), Some(0x7000_0000));
     }
 
     /// Notes that lie about their lengths end the list.

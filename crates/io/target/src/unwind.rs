@@ -6,7 +6,7 @@
 
 use gimli::{
     BaseAddresses, CfaRule, EhFrame, EhFrameHdr, EndianSlice, EvaluationResult, LittleEndian,
-    RegisterRule, UnwindContext, UnwindExpression, UnwindSection, Value,
+    RegisterRule, UnwindContext, UnwindExpression, UnwindSection, UnwindTableRow, Value,
 };
 
 use crate::elf::Tables;
@@ -69,7 +69,7 @@ fn step(
     let by_rules = modules
         .tables(at)
         .and_then(|(tables, inner)| by_rules(memory, tables, inner, now));
-    let caller = by_rules.or_else(|| by_frame_pointer(memory, now))?;
+    let caller = by_rules.unwrap_or_else(|| by_frame_pointer(memory, now))?;
     let is_up = caller.sp()? > now.sp()?;
     is_up.then_some(caller)
 }
@@ -85,7 +85,14 @@ fn by_frame_pointer(memory: &dyn Memory, now: &Registers) -> Option<Registers> {
     Some(Registers::of(pc, fp.checked_add(16)?, saved))
 }
 
-fn by_rules(memory: &dyn Memory, tables: &Tables, at: u64, now: &Registers) -> Option<Registers> {
+/// The caller by the rules of this address; `None` if there are none. Where rules lead to memory that is not there, the stack ends: what their
+/// frame has in the register of frame pointers need not be one.
+fn by_rules(
+    memory: &dyn Memory,
+    tables: &Tables,
+    at: u64,
+    now: &Registers,
+) -> Option<Option<Registers>> {
     let frames = EhFrame::new(&tables.frames.1, LittleEndian);
     let bases = BaseAddresses::default()
         .set_eh_frame(tables.frames.0)
@@ -105,9 +112,18 @@ fn by_rules(memory: &dyn Memory, tables: &Tables, at: u64, now: &Registers) -> O
         ),
         None => frames.unwind_info_for_address(&bases, &mut context, at, EhFrame::cie_from_offset),
     };
-    let row = row.ok()?;
+    Some(caller(memory, &frames, row.ok()?, now))
+}
+
+/// The caller by a row of rules.
+fn caller(
+    memory: &dyn Memory,
+    frames: &EhFrame<Reader<'_>>,
+    row: &UnwindTableRow<usize>,
+    now: &Registers,
+) -> Option<Registers> {
     let evaluate = |expression: &UnwindExpression<usize>, initial| {
-        evaluate(memory, &frames, expression, now, initial)
+        evaluate(memory, frames, expression, now, initial)
     };
     let cfa = match row.cfa() {
         CfaRule::RegisterAndOffset { register, offset } => {
