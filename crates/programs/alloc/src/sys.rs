@@ -27,13 +27,15 @@ pub fn map_memory(len: usize) -> Option<usize> {
     map(len, READ_WRITE, ANONYMOUS)
 }
 
-/// Addresses that nobody may touch.
+/// Addresses that nobody may touch, and that no core file has: a debugger would write a terabyte of zeros.
 pub fn reserve(len: usize) -> Option<usize> {
-    map(
+    let start = map(
         len,
         libc::PROT_NONE as usize,
         ANONYMOUS | libc::MAP_NORESERVE,
-    )
+    )?;
+    advise(start, len, libc::MADV_DONTDUMP);
+    Some(start)
 }
 
 /// Memory that children share; it reads as zeros.
@@ -91,7 +93,11 @@ pub fn has_no_thp() -> bool {
 pub fn make_usable(start: usize, len: usize) -> bool {
     let arguments = [start, len, READ_WRITE, 0, 0, 0];
     // SAFETY: a part of a reservation of ours.
-    unsafe { call(libc::SYS_mprotect, arguments) == 0 }
+    let is_usable = unsafe { call(libc::SYS_mprotect, arguments) == 0 };
+    if is_usable {
+        advise(start, len, libc::MADV_DODUMP);
+    }
+    is_usable
 }
 
 /// Makes memory untouchable.
