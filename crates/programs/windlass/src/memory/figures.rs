@@ -115,7 +115,7 @@ impl Figures {
             "kept_bytes": of_arena(|arena| arena.kept_units).saturating_mul(unit),
             "lost_bytes": slab_bytes.saturating_sub(given),
             "mapped_bytes": mapped_bytes, "mappings": mapped.as_ref().map(|mapped| mapped.count),
-            "threads": self.threads.len() as u64 + self.others.map_or(0, |others| others.tid),
+            "threads": (self.threads.len() as u64).saturating_add(self.others.map_or(0, |others| others.tid)),
             "slow_calls": sum(threads.iter().map(|thread| thread.slow_calls)),
             "returned_bytes": of_arena(|arena| arena.returned),
             "samples": sampling.as_ref().map(|sampling| sampling.live),
