@@ -28,7 +28,13 @@ pub enum Word {
     State,
 }
 
-/// Words of the description.
-pub const WORDS: usize = Word::State as usize + 1;
+/// Words of the description: those of [`Word`], then pairs of an address and bytes: further tables with addresses of buffers.
+pub const WORDS: usize = TABLES_AT + 2 * TABLES;
+/// Words before the first pair.
+pub const TABLES_AT: usize = Word::State as usize + 1;
+/// Pairs. Where the bytes are 0 there is no table.
+pub const TABLES: usize = 4;
 /// The state of a buffer that the program has.
 pub const LIVE: u8 = 1;
+/// The state of a buffer that was freed and whose memory is kept from being used again.
+pub const WAITING: u8 = 2;

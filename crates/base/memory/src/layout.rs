@@ -5,7 +5,7 @@ use crate::rows::rows;
 /// First word of the file: "wlmemory", little endian.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"wlmemory");
 /// Changes with every change of the rows below.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 
 /// Where files are if not in `$XDG_RUNTIME_DIR/windlass`: the user's number follows. On a disk the first page of a file costs a millisecond, so
 /// that memory comes first.
@@ -144,7 +144,7 @@ rows! {
         by_class: [u64; CLASSES],
     }
 
-    /// An object cache.
+    /// An object cache. What a cache with a class holds is in the row of its class, and here 0.
     Cache, CacheRow {
         /// Name: bytes up to the first zero.
         name: [u64; 4],
@@ -152,23 +152,19 @@ rows! {
         address: u64,
         /// Bytes of an object.
         size: u64,
-        /// Its class, of which there is a row in each thread; 0: it has none of its own.
+        /// Its class; 0: it has none of its own, and no magazines.
         class: u64,
+        /// Units of a slab.
+        units: u64,
         /// Slabs.
         slabs: u64,
         /// Objects in all of them, free or not.
         objects: u64,
         /// Objects that are free in slabs.
         in_slabs: u64,
-        /// Objects in magazines, if it has no class of its own.
-        in_magazines: u64,
-        /// Objects in the depot.
-        in_depot: u64,
-        /// Bytes of its slabs.
-        memory: u64,
-        /// Batches that magazines took.
+        /// Objects that the program took.
         refills: u64,
-        /// Batches that magazines gave back.
+        /// Objects that the program gave back.
         flushes: u64,
         /// Times that a thread waited for its lock.
         contended: u64,
@@ -250,7 +246,7 @@ rows! {
         slabs: u64,
         /// Bytes of a record.
         slab_stride: u64,
-        /// In a record: the class, 2 bytes.
+        /// In a record: the class, 2 bytes; from [`CACHE_OWNERS`] on: the object cache, by its row.
         slab_class: u64,
         /// In a record: how many units before this one the slab starts, a byte.
         slab_back: u64,
@@ -296,12 +292,13 @@ rows! {
         mappings: u64,
         /// In a place: the mapping's address, 0 where the place is free, then its bytes.
         mapping_stride: u64,
-        /// Object caches: address of the address of the first.
-        object_caches: u64,
         /// Debugging records: address of their description.
         debug: u64,
     }
 }
+
+/// Owner of the slabs of the first object cache without a class: the next one has the next number. Owners below are classes.
+pub const CACHE_OWNERS: usize = 256;
 
 /// Set in a map entry, and added to the number of a class's row: sampled objects.
 pub const SAMPLED: usize = CLASSES;
@@ -326,30 +323,16 @@ pub enum What {
     Made = 1,
     /// The arena became longer. First: usable spans.
     Grown = 2,
-    /// The kernel refused memory. First: bytes asked for.
-    Refused = 3,
     /// Memory went back to the kernel. First: its address; second: bytes.
-    Returned = 4,
+    Returned = 3,
     /// The table of samples is full. First: the lost object's address; second: its weight.
-    SamplesFull = 5,
-    /// A wrong address was freed. First: the address.
-    Fault = 6,
-    /// Huge pages were asked for. First: their address; second: bytes.
-    Huge = 7,
+    SamplesFull = 4,
 }
 
 impl What {
     /// The event of a number.
     pub fn from_number(number: u64) -> Option<Self> {
-        let all = [
-            Self::Made,
-            Self::Grown,
-            Self::Refused,
-            Self::Returned,
-            Self::SamplesFull,
-            Self::Fault,
-            Self::Huge,
-        ];
+        let all = [Self::Made, Self::Grown, Self::Returned, Self::SamplesFull];
         all.into_iter().find(|what| *what as u64 == number)
     }
 }
@@ -415,7 +398,7 @@ pub const ANCHOR: Table = Table::after(SAMPLING, Anchor::LEN, 1);
 pub const CLASS: Table = Table::after(ANCHOR, Class::LEN, 2 * CLASSES);
 /// [`Thread`]; the last row is a sum.
 pub const THREAD: Table = Table::paged(CLASS, Thread::LEN, 1024 + 1);
-/// [`Cache`].
+/// [`Cache`]. Further caches have no row.
 pub const CACHE: Table = Table::paged(THREAD, Cache::LEN, 128);
 /// [`Sample`].
 pub const SAMPLE: Table = Table::paged(CACHE, Sample::LEN, 16_384);
@@ -495,22 +478,22 @@ mod tests {
         }
         assert!(CLASS.end() <= 3 * PAGE, "what each process writes");
         let places: Vec<_> = tables.iter().map(|table| table.offset).collect();
-        let head = [0, 120, 208, 232, 280, 528, 12_288];
-        let rest = [606_208, 626_688, 1_544_192, 2_756_608, 3_833_856];
-        assert_eq!((VERSION, places), (1, [&head[..], &rest].concat()));
-        assert_eq!(FILE_LEN, 3_862_528);
+        let head = [0, 120, 208, 232, 280, 520, 12_288];
+        let rest = [606_208, 622_592, 1_540_096, 2_752_512, 3_829_760];
+        assert_eq!((VERSION, places), (2, [&head[..], &rest].concat()));
+        assert_eq!(FILE_LEN, 3_858_432);
     }
 
     /// Each event has a number of its own.
     #[test]
     fn events_have_numbers() {
-        for number in 1..=7 {
+        for number in 1..=4 {
             assert_eq!(
                 What::from_number(number).map(|what| what as u64),
                 Some(number)
             );
         }
         assert_eq!(What::from_number(0), None);
-        assert_eq!(What::from_number(8), None);
+        assert_eq!(What::from_number(5), None);
     }
 }

@@ -18,7 +18,7 @@
 //! fields of 64-bit words, little endian. One list of fields makes the reader's struct ([`Thread`]) and the writer's ([`ThreadRow`]).
 //!
 //! `in use` = what slabs gave out (`objects - in_slabs - in_depot`, times `size`) - what magazines hold (`cached` of all threads)
-//! \+ large runs (`used_units - slab_units`) + mappings.
+//! \+ object caches without a class (`objects - in_slabs`, times `size`) + large runs (`used_units - slab_units`) + mappings.
 //!
 //! # Ownership and lifetime
 //! The process makes the file and unlinks it when it exits. A file stays after kill -9, `_exit`, or exec of a program that does not use the library. It is dead
@@ -30,7 +30,7 @@
 //! Rows are consistent each by itself, not with one another.
 //!
 //! # What can be lost and what cannot
-//! The slow path alone writes: figures lag by at most a magazine for each thread and class. Rows that the file system has no room for are not there (zeros).
+//! The slow path alone writes: figures lag by at most a magazine for each thread and class. Object caches beyond the table's rows are not told. Rows that the file system has no room for are not there (zeros).
 //!
 //! # Failure modes
 //! The reader takes all of it for foreign: any word may be anything.

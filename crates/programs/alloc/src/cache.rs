@@ -4,7 +4,9 @@ use core::cell::{Cell, UnsafeCell};
 use core::mem::offset_of;
 use core::ptr;
 use core::slice;
-use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{
+    AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed,
+};
 
 use windlass_memory::options::Key;
 use windlass_memory::{THREAD, Thread, ThreadRow, ThreadState};
@@ -68,36 +70,54 @@ pub struct Cache {
     pace: Pace,
     /// The owner's.
     limits: UnsafeCell<Limits>,
-    /// The owner's.
-    shown: UnsafeCell<Shown>,
+    shown: Shown,
     /// Another cache; under the lock of [`ALL`].
     next: AtomicPtr<Cache>,
     /// Under that lock.
     state: AtomicU8,
 }
 
-/// What the status file says of a cache.
+/// What the status file says of a cache. The owner's; [`abandon`] reads it, and changes the bytes of the number that nobody uses any more.
 struct Shown {
     /// The file's; 0: nothing is said.
-    epoch: u64,
-    row: usize,
-    cached: u64,
-    limit: u64,
+    epoch: AtomicU64,
+    row: AtomicUsize,
+    limit: AtomicU64,
     /// Bytes.
-    by_class: [u32; NUMBERS],
+    by_class: [AtomicU32; NUMBERS],
 }
 
 impl Shown {
-    const NOTHING: Self = Self {
-        epoch: 0,
-        row: 0,
-        cached: 0,
-        limit: 0,
-        by_class: [0; NUMBERS],
-    };
+    const fn nothing() -> Self {
+        Self {
+            epoch: AtomicU64::new(0),
+            row: AtomicUsize::new(0),
+            limit: AtomicU64::new(0),
+            by_class: [const { AtomicU32::new(0) }; NUMBERS],
+        }
+    }
+
+    /// Nothing is said yet in this file.
+    fn begin(&self, file: &File) {
+        self.by_class
+            .iter()
+            .for_each(|bytes| bytes.store(0, Relaxed));
+        self.limit.store(0, Relaxed);
+        self.row.store(file.take_thread(), Relaxed);
+        self.epoch.store(file.epoch(), Relaxed);
+    }
+
+    /// The row in a file, if this is said there.
+    fn row(&self, file: &File) -> Option<(usize, &'static ThreadRow)> {
+        if self.epoch.load(Relaxed) != file.epoch() {
+            return None;
+        }
+        let number = self.row.load(Relaxed);
+        Some((number, file.row(&THREAD, number)?))
+    }
 }
 
-// SAFETY: `left`, `pace`, `limits` and `shown` are touched by the owning thread alone; the rest is atomic.
+// SAFETY: `left`, `pace` and `limits` are touched by the owning thread alone; the rest is atomic.
 unsafe impl Sync for Cache {}
 
 impl Cache {
@@ -107,7 +127,7 @@ impl Cache {
             left: Cell::new(0),
             pace: Pace::new(),
             limits: UnsafeCell::new(Limits::new(THREAD_CAP)),
-            shown: UnsafeCell::new(Shown::NOTHING),
+            shown: Shown::nothing(),
             next: AtomicPtr::new(ptr::null_mut()),
             state: AtomicU8::new(LIVE),
         }
@@ -212,38 +232,26 @@ impl Cache {
         unsafe { &mut *self.limits.get() }
     }
 
-    #[expect(
-        clippy::mut_from_ref,
-        reason = "the owner's, for the length of one call"
-    )]
-    fn shown(&self) -> &mut Shown {
-        // SAFETY: as `limits`; an orphan's is touched under the lock of `ALL`.
-        unsafe { &mut *self.shown.get() }
-    }
-
     /// Tells the reader about a class's magazine.
     fn show(&self, class: usize) {
         let Some(file) = status::file() else {
             return;
         };
-        let shown = self.shown();
-        if shown.epoch != file.epoch() {
+        let Some((number, row)) = self.shown.row(&file) else {
             return self.show_whole(ThreadState::Live);
-        }
-        let Some(row) = file.row::<ThreadRow>(&THREAD, shown.row) else {
-            return;
         };
-        let bytes = self.bytes_of(class);
-        let old = u64::from(core::mem::replace(&mut shown.by_class[class], bytes));
-        let bytes = u64::from(bytes);
-        let old_limit = core::mem::replace(&mut shown.limit, self.limits().bytes() as u64);
-        shown.cached = (shown.cached + bytes).wrapping_sub(old);
+        let (bytes, limit) = (self.bytes_of(class), self.limits().bytes() as u64);
+        let old = self.shown.by_class[class].load(Relaxed);
+        self.shown.by_class[class].store(bytes, Relaxed);
+        let old_limit = self.shown.limit.load(Relaxed);
+        self.shown.limit.store(limit, Relaxed);
         let now = sys::coarse_time();
-        if File::is_own(shown.row) {
+        if File::is_own(number) {
             row.sequence.write(|| {
-                row.by_class[class].store(bytes, Relaxed);
-                row.cached.store(shown.cached, Relaxed);
-                row.limit.store(shown.limit, Relaxed);
+                row.by_class[class].store(bytes.into(), Relaxed);
+                // `abandon` may change it, too.
+                add(&row.cached, bytes.into(), old.into());
+                row.limit.store(limit, Relaxed);
                 row.slow_calls
                     .store(row.slow_calls.load(Relaxed) + 1, Relaxed);
                 row.last_slow.store(now, Relaxed);
@@ -251,12 +259,9 @@ impl Cache {
             return;
         }
         // The row of all others has many writers: each word is right by itself.
-        let add = |word: &AtomicU64, new: u64, old: u64| {
-            word.fetch_add(new.wrapping_sub(old), Relaxed);
-        };
-        add(&row.by_class[class], bytes, old);
-        add(&row.cached, bytes, old);
-        add(&row.limit, shown.limit, old_limit);
+        add(&row.by_class[class], bytes.into(), old.into());
+        add(&row.cached, bytes.into(), old.into());
+        add(&row.limit, limit, old_limit);
         add(&row.slow_calls, 1, 0);
         row.last_slow.store(now, Relaxed);
     }
@@ -266,20 +271,17 @@ impl Cache {
         let Some(file) = status::file() else {
             return;
         };
-        let shown = self.shown();
-        if shown.epoch != file.epoch() {
-            *shown = Shown::NOTHING;
-            shown.epoch = file.epoch();
-            shown.row = file.take_thread();
-            if !File::is_own(shown.row)
-                && let Some(row) = file.row::<ThreadRow>(&THREAD, shown.row)
+        if self.shown.epoch.load(Relaxed) != file.epoch() {
+            self.shown.begin(&file);
+            if let Some((number, row)) = self.shown.row(&file)
+                && !File::is_own(number)
             {
                 row.state.store(state as u64, Relaxed);
                 row.tid.fetch_add(1, Relaxed);
             }
         }
-        if File::is_own(shown.row)
-            && let Some(row) = file.row::<ThreadRow>(&THREAD, shown.row)
+        if let Some((number, row)) = self.shown.row(&file)
+            && File::is_own(number)
         {
             let tid = match state {
                 ThreadState::Live => sys::thread_id(),
@@ -291,7 +293,8 @@ impl Cache {
                 row.cache.store(ptr::from_ref(self) as u64, Relaxed);
             });
         }
-        let differs = |class: &usize| self.bytes_of(*class) != shown.by_class[*class];
+        let shown = |class: usize| self.shown.by_class[class].load(Relaxed);
+        let differs = |class: &usize| self.bytes_of(*class) != shown(*class);
         // The first class says when that was, and the limits.
         let classes = (2..NUMBERS).filter(differs);
         [1].into_iter()
@@ -299,21 +302,31 @@ impl Cache {
             .for_each(|class| self.show(class));
     }
 
+    /// The reader forgets what an idle thread's magazine of an object cache held that is gone.
+    fn hide_magazine(&self, number: usize) {
+        let old = self.shown.by_class[number].swap(0, Relaxed);
+        if old != 0
+            && let Some(file) = status::file()
+            && let Some((_, row)) = self.shown.row(&file)
+        {
+            add(&row.by_class[number], 0, old.into());
+            add(&row.cached, 0, old.into());
+        }
+    }
+
     /// The reader forgets the cache, which is empty.
     fn hide(&self) {
-        let shown = self.shown();
         if let Some(file) = status::file()
-            && file.epoch() == shown.epoch
-            && let Some(row) = file.row::<ThreadRow>(&THREAD, shown.row)
+            && let Some((number, row)) = self.shown.row(&file)
         {
-            if File::is_own(shown.row) {
+            if File::is_own(number) {
                 row.set(&Thread::NOTHING);
-                file.release_thread(shown.row);
+                file.release_thread(number);
             } else {
                 row.tid.fetch_sub(1, Relaxed);
             }
         }
-        shown.epoch = 0;
+        self.shown.epoch.store(0, Relaxed);
     }
 
     /// How many objects a magazine holds.
@@ -497,6 +510,11 @@ impl Cache {
     }
 }
 
+/// Changes a word that others may change, too.
+fn add(word: &AtomicU64, new: u64, old: u64) {
+    word.fetch_add(new.wrapping_sub(old), Relaxed);
+}
+
 fn batch(class: usize) -> usize {
     batch_of(object_size(class))
 }
@@ -598,6 +616,7 @@ pub fn abandon(number: usize, mut take: impl FnMut(&[usize])) {
         let (held, bottom) = (cache.held(number), cache.bottom(number));
         cache.magazines[number].limit.store(bottom, Relaxed);
         cache.magazines[number].top.store(bottom, Relaxed);
+        cache.hide_magazine(number);
         take(cache.slots(number, 1, held));
     });
 }

@@ -6,8 +6,8 @@ use core::sync::atomic::{
 };
 
 use windlass_memory as memory;
-use windlass_memory::What;
 use windlass_memory::options::{ALL, Key};
+use windlass_memory::{CACHE_OWNERS, What};
 use windlass_slab::{
     CLASSES, Class, Emptied, Fault, Geometry, Mapping, Mappings, PLACES, Records, SPAN, SPAN_UNITS,
     Slab, Span, Spans, Taken, UNIT,
@@ -110,7 +110,9 @@ enum Moved {
 
 /// Tells the reader about a class, whose lock is held.
 fn show_class<const DEPOT: usize>(held: &Class<DEPOT>, moved: Moved, contended: bool) {
-    // Object caches without a number have no row.
+    if let Some(cache) = held.owner().checked_sub(CACHE_OWNERS) {
+        return show_shared(held, cache, moved, contended);
+    }
     let Some(row) = status::row::<memory::ClassRow>(&memory::CLASS, held.owner()) else {
         return;
     };
@@ -125,6 +127,30 @@ fn show_class<const DEPOT: usize>(held: &Class<DEPOT>, moved: Moved, contended: 
         refills: count(&row.refills, moved == Moved::Refill),
         flushes: count(&row.flushes, moved == Moved::Flush),
         contended: count(&row.contended, contended),
+    });
+}
+
+/// The same of an object cache without a number; `cache` is its row's.
+fn show_shared<const DEPOT: usize>(
+    held: &Class<DEPOT>,
+    cache: usize,
+    moved: Moved,
+    contended: bool,
+) {
+    let Some(row) = status::row::<memory::CacheRow>(&memory::CACHE, cache) else {
+        return;
+    };
+    let add = |word: &AtomicU64, more: bool| {
+        word.store(word.load(Relaxed) + u64::from(more), Relaxed);
+    };
+    row.sequence.write(|| {
+        let objects = held.slabs() * held.geometry().objects();
+        row.slabs.store(held.slabs() as u64, Relaxed);
+        row.objects.store(objects as u64, Relaxed);
+        row.in_slabs.store(held.in_slabs() as u64, Relaxed);
+        add(&row.refills, moved == Moved::Refill);
+        add(&row.flushes, moved == Moved::Flush);
+        add(&row.contended, contended);
     });
 }
 
@@ -148,8 +174,9 @@ pub fn show_all() {
     show_mappings(&MAPPINGS.lock());
     for entry in (1..NUMBERS).chain(SAMPLED + 1..SAMPLED + CLASSES) {
         let held = lock_of(entry).lock();
-        // A sampled class, or a cache's, that never had an object is not worth its page.
-        if entry < CLASSES || held.slabs() > 0 {
+        // A sampled class that never had an object is not worth its page.
+        let is_begun = entry < NUMBERS && held.owner() == entry;
+        if is_begun || held.slabs() > 0 {
             show_class(&held, Moved::Other, false);
         }
     }
@@ -368,7 +395,6 @@ fn anchor(spans: usize) -> memory::Anchor {
         magazines: place(cache::MAGAZINES),
         mappings: place(MAPPINGS.place() as usize + Mappings::PLACES_AT),
         mapping_stride: place(size_of::<Mapping>()),
-        object_caches: 0,
         debug: place(debug::description()),
     }
 }
@@ -429,8 +455,19 @@ pub fn class(number: usize) -> &'static Lock<Class> {
 
 /// Gives a number to an object cache.
 pub fn begin_class(number: usize, geometry: Geometry) {
-    *LOCKS[number].lock() = Class::new(number as u16, geometry);
+    let mut held = LOCKS[number].lock();
+    *held = Class::new(number as u16, geometry);
     SIZES[number].store(geometry.size() as u32, Relaxed);
+    show_class(&held, Moved::Other, false);
+}
+
+/// Takes the number back from one that is gone.
+pub fn end_class(number: usize) {
+    let mut held = LOCKS[number].lock();
+    *held = Class::new(1, Geometry::of_class(1));
+    if let Some(row) = status::row::<memory::ClassRow>(&memory::CLASS, number) {
+        row.set(&memory::Class::NOTHING);
+    }
 }
 
 /// Takes objects of a map entry's class, at least one unless there is no memory. Returns how many.

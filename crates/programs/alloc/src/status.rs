@@ -31,6 +31,7 @@ use crate::options;
 use crate::report::Line;
 use crate::sample;
 use crate::sys;
+use crate::umem;
 
 /// A page of the file system; on larger ones more than is needed is allocated.
 const PAGE: usize = 4096;
@@ -232,6 +233,7 @@ fn make() {
     }
     event(What::Made, identity.epoch as usize, 0);
     heap::show_all();
+    umem::show_all();
     cache::show_all();
     sample::show_all();
 }

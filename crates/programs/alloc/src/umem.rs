@@ -23,6 +23,8 @@ use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering::*};
 
+use windlass_memory as memory;
+use windlass_memory::CACHE_OWNERS;
 use windlass_slab::{BATCH_MAX, CLASSES, Class, Fault, Geometry, UNIT, class_of};
 
 use crate::cache::{self, slot};
@@ -32,14 +34,13 @@ use crate::heap::{self, HOT, NUMBERS, SHARED};
 use crate::lock::Lock;
 use crate::options;
 use crate::report;
+use crate::status;
 use crate::sys;
 
 /// Bytes of a name, with the zero that ends it.
 const NAME_LEN: usize = 32;
 /// Caches that there may be at once.
 const CACHES_MAX: usize = 32 << 10;
-/// The owner of the first cache's slabs, where it has no number. Numbers are smaller.
-const FIRST_OWNER: usize = 256;
 /// Larger objects are not kept in magazines.
 const NUMBERED_MAX: usize = 64 << 10;
 /// Objects are aligned to this if their size is a multiple of it and nothing else was asked for.
@@ -177,7 +178,7 @@ impl Registry {
             heap::begin_class(number, geometry);
             NUMBERED[number - CLASSES].store(cache, Relaxed);
         }
-        let owner = (FIRST_OWNER + at) as u16;
+        let owner = (CACHE_OWNERS + at) as u16;
         let made = Cache {
             place: AtomicUsize::new(number.unwrap_or(SHARED) * 16),
             state: AtomicU8::new(LIVE),
@@ -186,7 +187,37 @@ impl Registry {
         };
         // SAFETY: a usable place that nobody knows of.
         unsafe { cache.write(made) };
+        self.show(at);
         Some(cache)
+    }
+
+    /// Tells the reader about a cache: its row has the number of its place.
+    fn show(&self, at: usize) {
+        let Some(row) = status::row::<memory::CacheRow>(&memory::CACHE, at) else {
+            return;
+        };
+        let cache = self.get(at);
+        let class = match cache.place.load(Relaxed) / 16 {
+            SHARED => 0,
+            number => number,
+        };
+        let (words, _) = cache.name.as_chunks();
+        let mut name = [0; NAME_LEN / 8];
+        for (to, word) in name.iter_mut().zip(words) {
+            *to = u64::from_le_bytes(*word);
+        }
+        let held = cache.shared.lock();
+        row.set(&memory::Cache {
+            name,
+            address: ptr::from_ref(cache) as u64,
+            size: held.geometry().size() as u64,
+            class: class as u64,
+            units: held.geometry().units() as u64,
+            slabs: held.slabs() as u64,
+            objects: (held.slabs() * held.geometry().objects()) as u64,
+            in_slabs: held.in_slabs() as u64,
+            ..memory::Cache::NOTHING
+        });
     }
 }
 
@@ -381,9 +412,13 @@ impl Cache {
         self.tidy();
         let mut registry = REGISTRY.lock();
         if let Some(numbered) = number.checked_sub(CLASSES).and_then(|at| NUMBERED.get(at)) {
+            heap::end_class(number);
             numbered.store(ptr::null_mut(), Relaxed);
         }
         let at = (ptr::from_ref(self) as usize - registry.first) / size_of::<Self>();
+        if let Some(row) = status::row::<memory::CacheRow>(&memory::CACHE, at) {
+            row.set(&memory::Cache::NOTHING);
+        }
         registry.hint = registry.hint.min(at);
         self.place.store(0, Relaxed);
         self.state.store(DEAD, Relaxed);
@@ -398,6 +433,15 @@ impl Cache {
         self.busy.fetch_sub(1, Relaxed);
         sys::wake(&self.busy);
     }
+}
+
+/// Tells the reader of a new file about all caches. No lock is held.
+pub fn show_all() {
+    let registry = REGISTRY.lock();
+    let is_known = |at: &usize| registry.get(*at).state.load(Relaxed) != DEAD;
+    (0..registry.begun)
+        .filter(is_known)
+        .for_each(|at| registry.show(at));
 }
 
 /// Visits each cache, without a lock.

@@ -25,6 +25,8 @@ fn program() -> &'static Path {
         let binary = place.join(format!("status-{}", std::process::id()));
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/status.c");
         let mut compiler = Command::new("cc");
+        let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
+        compiler.arg("-I").arg(include);
         compiler.args(["-w", "-O1", "-fno-omit-frame-pointer", "-pthread", "-o"]);
         let status = compiler.arg(&binary).arg(source).status();
         assert!(status.expect("a compiler").success());
@@ -147,6 +149,16 @@ impl Image {
         Stack::from_bytes(self.bytes(&STACK, sample.stack as usize - 1)).expect("whole")
     }
 
+    fn caches(&self) -> Vec<Cache> {
+        let rows =
+            (0..CACHE.rows).map(|row| Cache::from_bytes(self.bytes(&CACHE, row)).expect("whole"));
+        rows.filter(|row| row.address != 0).collect()
+    }
+
+    fn class(&self, number: u64) -> Class {
+        Class::from_bytes(self.bytes(&CLASS, number as usize)).expect("whole")
+    }
+
     fn in_use(&self) -> u64 {
         let classes =
             (0..CLASS.rows).map(|row| Class::from_bytes(self.bytes(&CLASS, row)).expect("whole"));
@@ -156,7 +168,15 @@ impl Image {
         let arena = Arena::from_bytes(self.bytes(&ARENA, 0)).expect("whole");
         let mapped = Mapped::from_bytes(self.bytes(&MAPPED, 0)).expect("whole");
         let cached: u64 = self.threads().iter().map(|thread| thread.cached).sum();
-        small + (arena.used_units - arena.slab_units) * self.header().unit + mapped.bytes - cached
+        let caches = self.caches();
+        let shared = caches
+            .iter()
+            .map(|row| (row.objects - row.in_slabs) * row.size);
+        small
+            + shared.sum::<u64>()
+            + (arena.used_units - arena.slab_units) * self.header().unit
+            + mapped.bytes
+            - cached
     }
 }
 
@@ -257,6 +277,61 @@ fn parent_and_child_have_their_files() {
                     .all(|sample| sample.stack > 0 && image.stack(sample).live > 0)
             );
         }
+        running.end();
+    }
+}
+
+fn name(cache: &Cache) -> String {
+    let bytes: Vec<u8> = cache
+        .name
+        .iter()
+        .flat_map(|word| word.to_le_bytes())
+        .collect();
+    String::from_utf8_lossy(&bytes)
+        .trim_end_matches('\0')
+        .to_owned()
+}
+
+/// Object caches have rows with their figures, in the file of a child, too. Of a destroyed one nothing is left: its number's figures begin anew, and what an idle
+/// thread's magazine held of it does not count.
+#[test]
+fn object_caches_have_rows() {
+    for what in ["caches", "caches-fork"] {
+        let place = Place::new();
+        let mut running = Running::start(command(&place, &[what]));
+        let is_child = what == "caches-fork";
+        let pid = match is_child {
+            true => running.number() as u32,
+            false => running.child.id(),
+        };
+        let said = running.number();
+        let image = Image::of(&place, pid);
+        let caches = image.caches();
+        let names: Vec<_> = caches.iter().map(name).collect();
+        let expected = ["conn_cache", "large", "unused", "child's"];
+        assert_eq!(names, expected[..3 + usize::from(is_child)], "{what}");
+        let number = caches[0].class;
+        let class = image.class(number);
+        let held: u64 = (image.threads().iter())
+            .map(|thread| thread.by_class[number as usize])
+            .sum();
+        let out = class.objects - class.in_slabs - class.in_depot;
+        assert_eq!((class.size, held % 192), (192, 0), "{what}");
+        // To a magazine: 1,000 were taken, 100 given back.
+        let in_use = out - held / 192;
+        assert!((900..=1000).contains(&in_use), "{what}: {in_use}");
+        let (large, unused) = (&caches[1], &caches[2]);
+        assert_eq!((large.class, large.objects - large.in_slabs), (0, 7));
+        let of_slab = large.units * image.header().unit / large.size;
+        assert_eq!(large.objects, large.slabs * of_slab);
+        assert_eq!((unused.class, unused.slabs, unused.size), (0, 0, 64));
+        let counted = if is_child { (0, 0) } else { (10, 3) };
+        assert_eq!((large.refills, large.flushes), counted, "{what}");
+        for thread in image.threads() {
+            assert_eq!(thread.cached, thread.by_class.iter().sum(), "{what}");
+        }
+        let seen = image.in_use();
+        assert!(seen.abs_diff(said) < 1 << 16, "{what}: {seen} {said}");
         running.end();
     }
 }

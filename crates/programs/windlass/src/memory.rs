@@ -21,6 +21,7 @@ mod heap;
 mod leaks;
 mod pprof;
 mod profile;
+mod records;
 mod regions;
 mod search;
 mod status;

@@ -8,6 +8,7 @@ use windlass_memory::options::Key;
 use crate::options;
 use crate::sys;
 
+use super::record::describe_table;
 use super::stack::{FAILED, Transaction};
 
 /// An allocation or a free.
@@ -38,6 +39,8 @@ pub const CONTENTS_MAX: usize = 256;
 /// The last entries, as many as an option says in bytes.
 struct Ring<T> {
     key: Key,
+    /// Its number for readers from outside.
+    table: usize,
     first: usize,
     room: usize,
     written: usize,
@@ -45,9 +48,10 @@ struct Ring<T> {
 }
 
 impl<T> Ring<T> {
-    const fn new(key: Key) -> Self {
+    const fn new(key: Key, table: usize) -> Self {
         Self {
             key,
+            table,
             first: 0,
             room: 0,
             written: 0,
@@ -65,9 +69,11 @@ impl<T> Ring<T> {
             return;
         }
         if self.room == 0 {
-            let Some(first) = sys::map_memory(room * size_of::<T>()) else {
+            let len = room * size_of::<T>();
+            let Some(first) = sys::map_memory(len) else {
                 return;
             };
+            describe_table(self.table, first, len);
             (self.first, self.room) = (first, room);
         }
         // SAFETY: a place of the ring, which this has alone.
@@ -96,9 +102,9 @@ impl Logs {
     /// Logs without entries.
     pub const fn new() -> Self {
         Self {
-            events: Ring::new(Key::Transaction),
-            contents: Ring::new(Key::ContentsLog),
-            failures: Ring::new(Key::Fail),
+            events: Ring::new(Key::Transaction, 1),
+            contents: Ring::new(Key::ContentsLog, 2),
+            failures: Ring::new(Key::Fail, 3),
         }
     }
 

@@ -6,7 +6,7 @@
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use windlass_memory::debug::{WORDS, Word};
+use windlass_memory::debug::{TABLES_AT, WORDS, Word};
 use windlass_slab::{CLASSES, UNIT, size, units};
 
 use crate::heap::{self, HOT};
@@ -19,7 +19,7 @@ use super::{Buffer, guards};
 /// States of a record: the program has the buffer,
 pub const LIVE: u8 = windlass_memory::debug::LIVE;
 /// it was freed and its memory is kept,
-pub const WAITING: u8 = 2;
+pub const WAITING: u8 = windlass_memory::debug::WAITING;
 /// it was freed.
 pub const GONE: u8 = 3;
 
@@ -119,6 +119,13 @@ fn describe(word: Word, value: usize) {
     DESCRIPTION[word as usize].store(value as u64, Relaxed);
 }
 
+/// Describes one of the further tables.
+pub fn describe_table(number: usize, start: usize, len: usize) {
+    let pair = &DESCRIPTION[TABLES_AT + 2 * number..];
+    pair[0].store(start as u64, Relaxed);
+    pair[1].store(len as u64, Relaxed);
+}
+
 /// What a unit of the arena is part of.
 #[derive(Clone, Copy, Default)]
 struct Unit {
@@ -199,7 +206,9 @@ impl Records {
         let units = UNITS_MAX.min(space / UNIT) / UNITS_STEP * UNITS_STEP + UNITS_STEP;
         self.units = sys::reserve(units * size_of::<Unit>())?;
         self.units_max = units;
-        self.mappings = sys::map_memory(MAPPINGS_MAX * size_of::<Mapping>())?;
+        let len = MAPPINGS_MAX * size_of::<Mapping>();
+        self.mappings = sys::map_memory(len)?;
+        describe_table(0, self.mappings, len);
         let mut records = RECORDS_MAX.min(space / 4 / size_of::<Record>()) / STEP * STEP;
         while records >= RECORDS_MIN {
             if let Some(first) = sys::reserve(records * size_of::<Record>()) {

@@ -11,6 +11,13 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <windlass/umem.h>
+
+// Resolved where the library is preloaded.
+#pragma weak umem_cache_create
+#pragma weak umem_cache_alloc
+#pragma weak umem_cache_free
+#pragma weak umem_cache_destroy
 
 #define CHECK(what) do { if (!(what)) { printf("line %d: %s\n", __LINE__, #what); exit(1); } } while (0)
 static void *volatile kept;
@@ -90,6 +97,43 @@ static void resize(void) {
     }
 }
 
+static umem_cache_t *make(const char *name, size_t size, int flags) {
+    umem_cache_t *cache = umem_cache_create(name, size, 0, 0, 0, 0, 0, 0, flags);
+    CHECK(cache);
+    return cache;
+}
+
+// Takes `count` objects and gives all but `left` of them back.
+static void take(umem_cache_t *cache, int count, int left) {
+    void *taken[1000];
+    for (int i = 0; i < count; i++) CHECK(taken[i] = umem_cache_alloc(cache, UMEM_DEFAULT));
+    for (int i = left; i < count; i++) umem_cache_free(cache, taken[i]);
+}
+
+static pthread_barrier_t passed;
+static void *passing(void *cache) {
+    take(cache, 300, 0);
+    pthread_barrier_wait(&passed);
+    pause();
+    return 0;
+}
+
+// Caches with and without magazines. One is destroyed while an idle thread has objects of it, and leaves its number to another one.
+static void caches(void) {
+    pthread_t thread;
+    umem_cache_t *gone = make("gone", 40, 0);
+    pthread_barrier_init(&passed, 0, 2);
+    CHECK(!pthread_create(&thread, 0, passing, gone));
+    pthread_barrier_wait(&passed);
+    umem_cache_t *gone_too = make("gone too", 200000, 0);
+    take(gone_too, 3, 0);
+    umem_cache_destroy(gone);
+    umem_cache_destroy(gone_too);
+    take(make("conn_cache", 192, 0), 1000, 900);
+    take(make("large", 100000, 0), 10, 7);
+    make("unused", 64, UMC_NOMAGAZINE);
+}
+
 int main(int argc, char **argv) {
     const char *what = argv[1];
     long number = argc > 2 ? atol(argv[2]) : 0;
@@ -98,7 +142,14 @@ int main(int argc, char **argv) {
     if (!strcmp(what, "hold")) hold(number);
     else if (!strcmp(what, "sites")) ten_sites();
     else if (!strcmp(what, "threads")) threads(number);
-    else if (!strcmp(what, "resize")) resize();
+    else if (!strcmp(what, "caches")) caches();
+    else if (!strcmp(what, "caches-fork")) {
+        caches();
+        pid_t child = fork();
+        if (child) CHECK(waitpid(child, 0, 0) == child);
+        else take(make("child's", 72, 0), 10, 10);
+        printf("%ld\n", (long)getpid());
+    } else if (!strcmp(what, "resize")) resize();
     else if (!strcmp(what, "short")) {
         for (long i = 0; i < number; i++) {
             pthread_t thread;

@@ -45,6 +45,12 @@ fn out(class: &Class) -> u64 {
     class.objects.saturating_sub(class.in_slabs)
 }
 
+/// Bytes that the program has of a cache without a class.
+fn shared_bytes(cache: &Cache) -> u64 {
+    let out = cache.objects.saturating_sub(cache.in_slabs);
+    out.saturating_mul(cache.size)
+}
+
 fn sum(values: impl Iterator<Item = u64>) -> u64 {
     values.fold(0, u64::saturating_add)
 }
@@ -96,7 +102,8 @@ impl Figures {
         let given = sum(self
             .classes
             .iter()
-            .map(|class| out(class).saturating_mul(class.size)));
+            .map(|class| out(class).saturating_mul(class.size)))
+        .saturating_add(sum(self.caches.iter().map(shared_bytes)));
         let depots = sum(self
             .classes
             .iter()
@@ -193,12 +200,12 @@ impl Figures {
             let sampled = self.classes.get(SAMPLED + number);
             let both =
                 |field: fn(&Class) -> u64| sampled.map_or(0, field).saturating_add(field(class));
+            if owned(number).is_none() && both(|class| class.refills | class.objects) == 0 {
+                continue;
+            }
             let in_mags = held(&threads, number) / class.size;
             let in_depot = both(|class| class.in_depot);
-            let name = match owned(number) {
-                Some(cache) => name(cache),
-                None => format!("wl_alloc_{}", class.size),
-            };
+            let name = class_name(owned(number), number, class.size);
             let memory = both(|class| class.slabs.saturating_mul(class.units))
                 .saturating_mul(status.header.unit);
             rows.push(json!({
@@ -209,19 +216,26 @@ impl Figures {
                 "contended": both(|class| class.contended),
             }));
         }
-        rows.retain(|row| row["refills"] != 0 || row["total"] != 0);
         let without_class = self.caches.iter().filter(|cache| cache.class == 0);
         rows.extend(without_class.map(|cache| {
-            let gone = cache.objects.saturating_sub(cache.in_slabs);
+            let memory = cache.slabs.saturating_mul(cache.units).saturating_mul(status.header.unit);
             json!({
                 "pid": status.pid, "cache": name(cache), "size": cache.size,
-                "in_use": gone.saturating_sub(cache.in_depot).saturating_sub(cache.in_magazines),
-                "in_mags": cache.in_magazines, "in_depot": cache.in_depot, "total": cache.objects,
-                "memory_bytes": cache.memory, "slabs": cache.slabs, "refills": cache.refills, "flushes": cache.flushes,
+                "in_use": cache.objects.saturating_sub(cache.in_slabs), "in_mags": 0, "in_depot": 0, "total": cache.objects,
+                "memory_bytes": memory, "slabs": cache.slabs, "refills": cache.refills, "flushes": cache.flushes,
                 "contended": cache.contended,
             })
         }));
         rows
+    }
+}
+
+/// The name of a class, which an object cache may have.
+pub(crate) fn class_name(cache: Option<&Cache>, class: usize, size: u64) -> String {
+    match cache {
+        Some(cache) => name(cache),
+        None if class < windlass_slab::CLASSES => format!("wl_alloc_{size}"),
+        None => "an object cache".to_owned(),
     }
 }
 

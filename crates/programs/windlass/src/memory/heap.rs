@@ -4,8 +4,10 @@
 //! A [`Place`] is a slab, a run of units, or a mapping. An object of it is the program's unless the slab's bitmap, a depot or a magazine has it. The
 //! anchor says where all these are. Counts and offsets of it are bounded before they are used; lists that do not end are cut.
 
-use windlass_memory::{Anchor, SAMPLED};
+use windlass_memory::{Anchor, CACHE_OWNERS, SAMPLED};
 use windlass_target::Memory;
+
+use super::records::Records;
 
 /// Units of the largest arena.
 const UNITS_MAX: u64 = (1 << 40) / UNIT;
@@ -39,7 +41,7 @@ pub(crate) struct Geometry {
 /// What a place is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A slab of a class, or of the sampled objects of one.
+    /// A slab of a class or a cache, by its owner's number, or of the sampled objects of a class.
     Slab { class: usize, is_sampled: bool },
     /// Units of a large object.
     Run,
@@ -121,14 +123,18 @@ pub(crate) struct Heap {
     mappings: Vec<usize>,
     /// Start and end of the tables themselves.
     pub(crate) own: Vec<(u64, u64)>,
+    /// Start and end of slabs of unknown objects, which refer to others and are no leaks.
+    pub(crate) unknown: Vec<(u64, u64)>,
     /// Slots that a thread inside the allocator may be filling or emptying.
     pub(crate) in_transit: Vec<u64>,
+    /// With debugging words.
+    pub(crate) records: Option<Records>,
     /// Units in use for each span, and whether it was broken.
     spans: Vec<(u32, bool)>,
 }
 
 impl Heap {
-    /// Reads the tables; `class` gives the sizes of each class.
+    /// Reads the tables; `class` gives the sizes of each owner of slabs.
     pub(crate) fn read(
         memory: &dyn Memory,
         anchor: &Anchor,
@@ -147,12 +153,15 @@ impl Heap {
         heap.own
             .push((anchor.map, anchor.map.saturating_add(units)));
         heap.slabs(memory, anchor, &map, class);
+        heap.unknown(&map);
         heap.runs(memory, anchor, &map);
         heap.mappings(memory, anchor);
         heap.caches(memory, anchor);
         for states in [anchor.classes, anchor.sampled_classes] {
             heap.depots(memory, anchor, states, class);
         }
+        heap.records = Records::read(memory, anchor.debug);
+        heap.debugged(memory);
         heap
     }
 
@@ -191,8 +200,13 @@ impl Heap {
             if !memory.read_all(at, &mut record) || byte(&record, anchor.slab_back) != Some(0) {
                 continue;
             }
-            let number = usize::from(*entry);
-            let (number, is_sampled) = (number % SAMPLED, number >= SAMPLED);
+            // Caches without a class share an entry of the map.
+            let owner = half(&record, anchor.slab_class) as u16;
+            let is_sampled = usize::from(*entry) >= SAMPLED;
+            let number = match usize::from(owner) {
+                cache @ CACHE_OWNERS.. => cache,
+                _ => usize::from(*entry) % SAMPLED,
+            };
             let Some(of) =
                 class(number).filter(|of| of.size > 0 && (1..=SPAN_UNITS).contains(&of.units))
             else {
@@ -224,6 +238,17 @@ impl Heap {
                 cached: Bits::new(count),
             };
             self.add(place, unit..unit + of.units);
+        }
+    }
+
+    /// Units of slabs whose objects' size is not known: those of object caches in a core, and of caches without a row.
+    fn unknown(&mut self, map: &[u8]) {
+        let of_places = map.iter().zip(&self.by_unit);
+        for (unit, (entry, place)) in of_places.enumerate() {
+            if *entry != 0 && *place == 0 {
+                let start = self.base.wrapping_add(unit as u64 * UNIT);
+                self.unknown.push((start, start.saturating_add(UNIT)));
+            }
         }
     }
 
@@ -367,6 +392,21 @@ impl Heap {
         }
     }
 
+    /// With debugging words: the records are tables, too, and freed buffers that wait are not the program's.
+    fn debugged(&mut self, memory: &dyn Memory) {
+        let Some(records) = &self.records else {
+            return;
+        };
+        self.own.extend(records.tables());
+        let mut waiting = Vec::new();
+        records.each(memory, |record| {
+            if record.is_waiting() {
+                waiting.push(record.object);
+            }
+        });
+        waiting.into_iter().for_each(|object| self.cache(object));
+    }
+
     /// The object that an address is in, whoever has it.
     pub(crate) fn object(&self, address: u64) -> Option<Object> {
         let unit = address.wrapping_sub(self.base) / UNIT;
@@ -387,6 +427,12 @@ impl Heap {
         let place = self.places.get(number)?;
         let index = address.checked_sub(place.start)? / place.size;
         (index < place.count).then_some((number, index))
+    }
+
+    /// The first address of an object.
+    pub(crate) fn start(&self, (place, index): Object) -> u64 {
+        let place = self.places.get(place);
+        place.map_or(0, |place| place.start.saturating_add(index * place.size))
     }
 
     /// Start and end of the arena as far as it is usable.

@@ -2,7 +2,7 @@
 //!
 //! # Model
 //! Conservative marking from outside. Roots are the registers of every thread, its stack from its pointer up, and all memory that the program may
-//! write to and that is no object: data, anonymous and shared mappings, without the allocator's own tables. A word that has the address of a byte of an
+//! write to and that is no object: data, anonymous and shared mappings, slabs whose objects' size is unknown, without the allocator's own tables. A word that has the address of a byte of an
 //! object is a reference. An object is read when it is reached, all reached objects of a slab at once.
 //!
 //! # Failure modes
@@ -187,7 +187,7 @@ fn roots(heap: &Heap, moment: &Moment<'_>) -> Vec<(u64, u64)> {
         .mappings
         .iter()
         .filter(|mapping| mapping.is_readable && mapping.is_writable && !is_device(&mapping.name));
-    let mut ranges = Vec::new();
+    let mut ranges = heap.unknown.clone();
     for mapping in wanted {
         let mut from = mapping.start;
         let first = without.partition_point(|(start, _)| *start < mapping.end);

@@ -101,13 +101,23 @@ impl Stacks<'_> {
             true => by_tables,
             false => by_pointers,
         };
-        let is_ours = |pc: &u64| {
-            self.modules
-                .symbol(*pc)
-                .is_some_and(|symbol| symbol.module == LIBRARY)
-        };
-        longer.into_iter().skip_while(is_ours).collect()
+        foreign(self.modules, longer)
     }
+}
+
+/// A stack without the library's own innermost frames.
+pub(crate) fn foreign(modules: &Modules, frames: Vec<u64>) -> Vec<u64> {
+    let is_ours = |pc: &u64| {
+        let symbol = modules.symbol(*pc);
+        symbol.is_some_and(|symbol| symbol.module == LIBRARY)
+    };
+    frames.into_iter().skip_while(is_ours).collect()
+}
+
+/// The functions of return addresses, which are behind their calls.
+pub(crate) fn names(modules: &Modules, frames: &[u64]) -> Vec<String> {
+    let name = |pc: &u64| modules.name(pc.saturating_sub(1));
+    frames.iter().map(name).collect()
 }
 
 /// The frames in a copied stack.
@@ -160,21 +170,13 @@ impl Profile {
         }
     }
 
-    fn names(&self, frames: &[u64]) -> Vec<String> {
-        // A return address is behind its call.
-        frames
-            .iter()
-            .map(|pc| self.modules.name(pc.saturating_sub(1)))
-            .collect()
-    }
-
     /// Who allocated the object that starts there, if it is a sample.
     pub(crate) fn stack_of(&self, address: u64) -> Option<Vec<String>> {
         let frames = self
             .by_address
             .get(&address)
             .filter(|frames| !frames.is_empty())?;
-        Some(self.names(frames))
+        Some(names(&self.modules, frames))
     }
 
     /// The same of every sample.
@@ -187,11 +189,7 @@ impl Profile {
     /// A row for each stack.
     pub(crate) fn rows(&self) -> Vec<Value> {
         let row = |site: &Site| {
-            let names: Vec<_> = site
-                .frames
-                .iter()
-                .map(|pc| self.modules.name(pc.saturating_sub(1)))
-                .collect();
+            let names = names(&self.modules, &site.frames);
             json!({
                 "bytes": site.bytes.round() as u64, "error_bytes": site.error().round() as u64,
                 "objects": site.objects.round() as u64, "samples": site.samples,

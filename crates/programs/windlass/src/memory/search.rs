@@ -1,12 +1,12 @@
 //! `windlass memory leaks` and `windlass memory whatis`: the same tables, of a process or of a core.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use windlass_api::ErrorCode;
-use windlass_memory::{Anchor, CLASSES};
+use windlass_memory::{Anchor, CACHE_OWNERS, CLASSES, Cache, Class};
 use windlass_target::maps::{self, Mapping};
 use windlass_target::{Core, Memory, Modules, Process, Stopped};
 
@@ -25,34 +25,56 @@ use super::{absent, figures, whatis};
 /// Addresses of a group that are shown.
 const ADDRESSES: usize = 8;
 
-/// Sizes of classes: those of a status file, else malloc's.
-fn geometries(status: Option<&Status>) -> Vec<Option<Geometry>> {
-    let rows = status.map(Status::classes).unwrap_or_default();
-    let of_file = rows.into_iter().take(CLASSES).map(|row| {
-        let row = row?;
-        (row.size >= 8).then_some(Geometry {
-            size: row.size,
-            units: row.units,
-        })
-    });
-    let of_file: Vec<_> = of_file.collect();
-    let known = (0..CLASSES).map(|class| {
-        let own = of_file.get(class).copied().flatten();
-        let malloc = (1..windlass_slab::CLASSES)
-            .contains(&class)
-            .then(|| Geometry {
-                size: windlass_slab::size(class) as u64,
-                units: windlass_slab::units(class) as u64,
-            });
-        own.or(malloc)
-    });
-    known.collect()
+/// Who owns slabs: classes and object caches.
+struct Owners {
+    classes: Vec<Option<Class>>,
+    caches: Vec<Option<Cache>>,
+}
+
+impl Owners {
+    /// Those of a status file; without one malloc's classes.
+    fn of(status: Option<&Status>) -> Self {
+        Self {
+            classes: status.map(Status::classes).unwrap_or_default(),
+            caches: status.map(Status::caches).unwrap_or_default(),
+        }
+    }
+
+    /// The row of an object cache.
+    fn cache(&self, owner: usize) -> Option<&Cache> {
+        match owner.checked_sub(CACHE_OWNERS) {
+            Some(row) => self.caches.get(row)?.as_ref(),
+            None => (self.caches.iter().flatten())
+                .find(|cache| cache.class != 0 && cache.class == owner as u64),
+        }
+        .filter(|cache| cache.address != 0)
+    }
+
+    fn name(&self, owner: usize, size: u64) -> String {
+        figures::class_name(self.cache(owner), owner, size)
+    }
+
+    fn geometry(&self, owner: usize) -> Option<Geometry> {
+        let (size, units) = if owner >= CACHE_OWNERS {
+            self.cache(owner).map(|cache| (cache.size, cache.units))?
+        } else if let Some(class) = self.classes.get(owner).copied().flatten()
+            && class.size >= 8
+            && owner < CLASSES
+        {
+            (class.size, class.units)
+        } else if (1..windlass_slab::CLASSES).contains(&owner) {
+            let [size, units] = [windlass_slab::size, windlass_slab::units].map(|of| of(owner));
+            (size as u64, units as u64)
+        } else {
+            return None;
+        };
+        Some(Geometry { size, units })
+    }
 }
 
 /// The tables of a process or a core.
-fn read(memory: &dyn Memory, anchor: &Anchor, classes: &[Option<Geometry>]) -> Heap {
-    let class = |number: usize| classes.get(number).copied().flatten();
-    Heap::read(memory, anchor, &class)
+fn read(memory: &dyn Memory, anchor: &Anchor, owners: &Owners) -> Heap {
+    Heap::read(memory, anchor, &|owner| owners.geometry(owner))
 }
 
 fn no_anchor(what: &str) -> Failure {
@@ -82,23 +104,9 @@ pub(super) fn whatis(session: &mut Session<'_>, args: &WhatisArgs) -> Result<(),
     let mappings = maps::of(args.pid).map_err(|error| refused(args.pid, WHAT, error))?;
     let modules = Modules::of_process(args.pid, &mappings);
     let anchor = status.anchor().ok_or_else(|| no_anchor(WHAT))?;
-    let classes = geometries(Some(&status));
-    let heap = read(&memory, &anchor, &classes);
-    let caches: HashMap<u64, String> = (status.caches().into_iter().flatten())
-        .filter(|cache| cache.address != 0 && cache.class != 0)
-        .map(|cache| (cache.class, figures::name(&cache)))
-        .collect();
-    let name = |class: usize| {
-        let size = classes
-            .get(class)
-            .copied()
-            .flatten()
-            .map_or(0, |of| of.size);
-        caches
-            .get(&(class as u64))
-            .cloned()
-            .unwrap_or_else(|| format!("wl_alloc_{size}"))
-    };
+    let owners = Owners::of(Some(&status));
+    let heap = read(&memory, &anchor, &owners);
+    let name = |owner: usize, size: u64| owners.name(owner, size);
     let (text, mut row) = whatis::what(&heap, &mappings, &modules, &name, args.address);
     let profile = Profile::of(&status, None);
     let start = row["start"]
@@ -166,17 +174,19 @@ fn in_process(pid: u32) -> Result<Found, Failure> {
     let status = status::of(pid).map_err(|why| absent(pid, &why, WHAT))?;
     let anchor = status.anchor().ok_or_else(|| no_anchor(WHAT))?;
     let memory = Process::open(pid).map_err(|error| refused(pid, WHAT, error))?;
-    let classes = geometries(Some(&status));
     let stopped = Stopped::all(pid).map_err(|error| refused(pid, WHAT, error))?;
     let threads = stopped.registers();
     let mappings = maps::of(pid).map_err(|error| refused(pid, WHAT, error))?;
-    let heap = read(&memory, &anchor, &classes);
+    let heap = read(&memory, &anchor, &Owners::of(Some(&status)));
     let leaked = search(&heap, &memory, &mappings, &threads, status.inode());
+    let audited = audited(&heap, &memory, &leaked);
     let stood = stopped.release();
     // It can have freed some and allocated others by now, of which none is at the address of a leaked one.
     let profile = Profile::of(&status, None);
+    let mut stacks = profile.stacks_by_address();
+    stacks.extend(named(audited, &profile.modules));
     Ok(Found {
-        stacks: profile.stacks_by_address(),
+        stacks,
         heap,
         leaked,
         stood: Some(stood),
@@ -197,6 +207,32 @@ fn search(
         status,
     };
     leaks::scan(heap, &moment)
+}
+
+/// Who allocated leaked objects, by their first addresses, as `audit` has recorded it.
+fn audited(heap: &Heap, memory: &dyn Memory, leaked: &[Object]) -> HashMap<u64, Vec<u64>> {
+    let mut stacks = HashMap::new();
+    let leaked: HashSet<_> = leaked.iter().collect();
+    if let Some(records) = heap.records.as_ref().filter(|_| !leaked.is_empty()) {
+        records.each(memory, |record| {
+            let object = heap
+                .object(record.object)
+                .filter(|_| record.is_live() && !record.frames.is_empty());
+            if let Some(object) = object.filter(|object| leaked.contains(object)) {
+                stacks.insert(heap.start(object), record.frames);
+            }
+        });
+    }
+    stacks
+}
+
+/// The functions of stacks; those of the library itself are of no interest.
+fn named(stacks: HashMap<u64, Vec<u64>>, modules: &Modules) -> HashMap<u64, Vec<String>> {
+    let names = |frames: Vec<u64>| profile::names(modules, &profile::foreign(modules, frames));
+    let named = stacks
+        .into_iter()
+        .map(|(address, frames)| (address, names(frames)));
+    named.collect()
 }
 
 fn in_core(path: &std::path::Path) -> Result<Found, Failure> {
@@ -223,22 +259,22 @@ fn in_core(path: &std::path::Path) -> Result<Found, Failure> {
     let anchor = anchor
         .filter(|anchor| anchor.arena != 0)
         .ok_or_else(|| no_anchor(WHAT))?;
-    let heap = read(&core, &anchor, &geometries(None));
+    let heap = read(&core, &anchor, &Owners::of(None));
     let leaked = search(&heap, &core, &mappings, core.threads(), 0);
     Ok(Found {
+        stacks: named(audited(&heap, &core, &leaked), &modules),
         heap,
         leaked,
         stood: None,
-        stacks: HashMap::new(),
     })
 }
 
 /// A row for each size and stack, most bytes first.
 fn rows(found: &Found) -> Vec<Value> {
     let mut groups: BTreeMap<(u64, Option<&Vec<String>>), Vec<u64>> = BTreeMap::new();
-    for (place, index) in &found.leaked {
-        let place = &found.heap.places[*place];
-        let address = place.start.saturating_add(index * place.size);
+    for object in &found.leaked {
+        let place = &found.heap.places[object.0];
+        let address = found.heap.start(*object);
         let stack = found.stacks.get(&address);
         groups.entry((place.size, stack)).or_default().push(address);
     }

@@ -11,7 +11,7 @@ pub(crate) fn what(
     heap: &Heap,
     mappings: &[Mapping],
     modules: &Modules,
-    name: &dyn Fn(usize) -> String,
+    name: &dyn Fn(usize, u64) -> String,
     address: u64,
 ) -> (String, Value) {
     let Some((number, index)) = heap.object(address) else {
@@ -33,7 +33,7 @@ pub(crate) fn what(
                 "object",
                 format!(
                     "object of {}{sampled}, {inside} bytes in, {state}; slab {slab:#x}",
-                    name(class)
+                    name(class, place.size)
                 ),
             )
         }
@@ -58,7 +58,7 @@ pub(crate) fn what(
         format!(", span {number} ({whole}, {used} of 32 units in use)")
     });
     let class = match place.kind {
-        Kind::Slab { class, .. } => Some(name(class)),
+        Kind::Slab { class, .. } => Some(name(class, place.size)),
         _ => None,
     };
     let row = json!({
@@ -71,17 +71,23 @@ pub(crate) fn what(
 /// An address that is no object's.
 fn stranger(heap: &Heap, mappings: &[Mapping], modules: &Modules, address: u64) -> (String, Value) {
     let (start, end) = heap.arena();
-    let (kind, text) = if (start..end).contains(&address) {
+    let is_in = |ranges: &[(u64, u64)]| {
+        ranges
+            .iter()
+            .any(|(start, end)| (*start..*end).contains(&address))
+    };
+    let (kind, text) = if is_in(&heap.unknown) {
+        (
+            "object",
+            "object of an object cache that has no row".to_owned(),
+        )
+    } else if (start..end).contains(&address) {
         let (number, used, _) = heap.span(address).unwrap_or_default();
         (
             "arena",
             format!("in the arena, of no object: span {number} has {used} of 32 units in use"),
         )
-    } else if heap
-        .own
-        .iter()
-        .any(|(start, end)| (*start..*end).contains(&address))
-    {
+    } else if is_in(&heap.own) {
         ("allocator", "in the allocator's own tables".to_owned())
     } else {
         match (modules.symbol(address), maps::find(mappings, address)) {
