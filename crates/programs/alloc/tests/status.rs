@@ -311,6 +311,11 @@ fn object_caches_have_rows() {
         let expected = ["conn_cache", "large", "unused", "child's"];
         assert_eq!(names, expected[..3 + usize::from(is_child)], "{what}");
         let number = caches[0].class;
+        let classes: Vec<_> = (windlass_slab::CLASSES..CLASSES)
+            .map(|number| image.class(number as u64).size)
+            .filter(|size| *size > 0)
+            .collect();
+        assert_eq!(classes, [192, 72][..1 + usize::from(is_child)], "{what}");
         let class = image.class(number);
         let held: u64 = (image.threads().iter())
             .map(|thread| thread.by_class[number as usize])

@@ -132,6 +132,9 @@ static void caches(void) {
     take(make("conn_cache", 192, 0), 1000, 900);
     take(make("large", 100000, 0), 10, 7);
     make("unused", 64, UMC_NOMAGAZINE);
+    umem_cache_t *last = make("last", 56, 0);
+    take(last, 100, 0);
+    umem_cache_destroy(last);
 }
 
 int main(int argc, char **argv) {
