@@ -29,7 +29,8 @@ __attribute__((noinline)) static void fill(void) {
     by_number[3] = malloc(600);
     by_lock[3000] = malloc(900);
     // Freed: of no interest, whether its memory is kept or not.
-    free(malloc(2000));
+    void *volatile gone = malloc(2000);
+    free(gone);
     for (int i = 0; i < 3; i++) lose(300);
 }
 int main(void) {
