@@ -22,7 +22,8 @@
 //!
 //! # Ownership and lifetime
 //! The process makes the file and unlinks it when it exits. A file stays after kill -9, `_exit`, or exec of a program that does not use the library. It is dead
-//! if no process `PID` started at `START`, or if that process does not map it: its inode is not in `/proc/PID/maps`.
+//! if no process `PID` started at `START`, or if that process does not map it: its inode is not in `/proc/PID/maps`. The library and the reader remove it then. The
+//! process locks it (flock(2)) as long as it is mapped, because to another PID namespace every process seems to be gone: a locked file is never removed.
 //!
 //! # Synchronization
 //! A row has one writer at a time. It makes the number odd, stores, and makes the number even: [`Sequence::write`]. The first store is ordered before the others by a

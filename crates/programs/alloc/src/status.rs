@@ -39,6 +39,10 @@ const PAGES: usize = FILE_LEN / PAGE;
 /// Threads that have a row; the last one is everybody else's.
 const THREADS: usize = windlass_memory::THREAD.rows - 1;
 
+/// Bytes of names that are looked at in a go when a file is made, and how often: some 1,300 names.
+const ENTRIES_LEN: usize = 4096;
+const SWEEPS: usize = 16;
+
 /// No file yet.
 const NONE: u32 = 0;
 const BEING_MADE: u32 = 1;
@@ -283,6 +287,7 @@ fn create() -> Option<(usize, Identity)> {
     let Path { base, file } = &mut *path;
     base.iter().find_map(|base| {
         let directory = Directory::open(base.text()?)?;
+        directory.sweep();
         let descriptor = directory.create(name.text()?)?;
         let (mapped, touched) = map(descriptor);
         sys::close(descriptor);
@@ -344,13 +349,62 @@ impl Directory {
         (owner == sys::user() && mode & closed == 0).then_some(directory)
     }
 
-    /// Creates a file. One of that name is of what this process was before exec.
+    /// Creates a file. One of that name is of what this process was before exec. It is locked as long as it is mapped: that is how others see that it is used.
     fn create(&self, name: &CStr) -> Option<i32> {
-        sys::create_file(self.0, name).or_else(|| {
+        let created = sys::create_file(self.0, name).or_else(|| {
             sys::unlink_at(self.0, name);
             sys::create_file(self.0, name)
-        })
+        })?;
+        sys::try_lock(created);
+        Some(created)
     }
+
+    /// Removes files of processes that ended without removing theirs (`_exit`, a signal): programs that make many such children would fill the
+    /// file system. A process of another PID namespace seems to be gone, and has its file locked.
+    fn sweep(&self) {
+        let mut space = Entries([0; ENTRIES_LEN]);
+        for _ in 0..SWEEPS {
+            let entries = sys::read_directory(self.0, &mut space.0);
+            if entries.is_empty() {
+                return;
+            }
+            each_name(entries, |name| {
+                if pid_of(name).is_some_and(sys::is_gone)
+                    && let Some(file) = sys::open_file(self.0, name)
+                {
+                    if sys::try_lock(file) {
+                        sys::unlink_at(self.0, name);
+                    }
+                    sys::close(file);
+                }
+            });
+        }
+    }
+}
+
+/// Aligned as the kernel's entries are.
+#[repr(align(8))]
+struct Entries([u8; ENTRIES_LEN]);
+
+/// Calls `visit` for each name of what getdents64(2) returned.
+fn each_name(mut entries: &[u8], mut visit: impl FnMut(&CStr)) {
+    // Inode, offset, the entry's length, its type, and the name.
+    while let Some(len) = entries.get(16..18) {
+        let len = usize::from(u16::from_ne_bytes([len[0], len[1]]));
+        let Some((entry, rest)) = entries.split_at_checked(len.max(19)) else {
+            return;
+        };
+        if let Ok(name) = CStr::from_bytes_until_nul(&entry[19..]) {
+            visit(name);
+        }
+        entries = rest;
+    }
+}
+
+/// The process that a file is of.
+fn pid_of(name: &CStr) -> Option<usize> {
+    let (pid, _) = name.to_str().ok()?.split_once('.')?;
+    pid.parse().ok().filter(|&pid| pid > 0)
 }
 
 impl Drop for Directory {

@@ -280,6 +280,45 @@ pub fn create_file(at: i32, name: &CStr) -> Option<i32> {
     open_at(at, name, libc::O_CREAT | libc::O_EXCL | libc::O_RDWR)
 }
 
+/// Opens a file that is no link, without waiting for anybody.
+pub fn open_file(at: i32, name: &CStr) -> Option<i32> {
+    open_at(at, name, libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY)
+}
+
+/// Locks an open file (flock(2)), until its last descriptor and mapping are gone. `false`: another one has it.
+pub fn try_lock(descriptor: i32) -> bool {
+    let operation = (libc::LOCK_EX | libc::LOCK_NB) as usize;
+    // SAFETY: a descriptor of ours.
+    unsafe {
+        call(
+            libc::SYS_flock,
+            [descriptor as usize, operation, 0, 0, 0, 0],
+        ) == 0
+    }
+}
+
+/// The next entries of a directory, as the kernel writes them; nothing at its end.
+pub fn read_directory(descriptor: i32, into: &mut [u8]) -> &[u8] {
+    let (at, len) = (into.as_mut_ptr() as usize, into.len());
+    // SAFETY: writes the entries.
+    let result = unsafe {
+        call(
+            libc::SYS_getdents64,
+            [descriptor as usize, at, len, 0, 0, 0],
+        )
+    };
+    usize::try_from(result)
+        .ok()
+        .and_then(|len| into.get(..len))
+        .unwrap_or_default()
+}
+
+/// Whether there is no process of this number.
+pub fn is_gone(pid: usize) -> bool {
+    // SAFETY: signal 0 is none.
+    unsafe { call(libc::SYS_kill, [pid, 0, 0, 0, 0, 0]) == -(libc::ESRCH as isize) }
+}
+
 /// Removes a file.
 pub fn unlink_at(at: i32, name: &CStr) {
     let arguments = [at as usize, name.as_ptr() as usize, 0, 0, 0, 0];

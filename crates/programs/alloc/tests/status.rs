@@ -236,6 +236,36 @@ fn kill_and_exec_leave_one_file() {
     assert!(place.files().is_empty());
 }
 
+/// Children that are killed or call `_exit` leave their files to the next process, which removes them: they do not fill the file system. A process that lives
+/// keeps its file, though in another PID namespace nobody sees it.
+#[test]
+fn files_of_the_dead_do_not_pile_up() {
+    let place = Place::new();
+    let mut living = Running::start(command(&place, &["hold", "1000"]));
+    living.number();
+    let kept = place.files();
+    let mut running = Running::start(command(&place, &["leave", "300"]));
+    running.number();
+    assert!(place.files().len() <= 3, "{:?}", place.files());
+    assert!(kept.iter().all(|file| file.exists()));
+    running.end();
+    let mut command = Command::new("unshare");
+    command
+        .args(["--pid", "--fork", "--mount-proc"])
+        .arg(program());
+    command.args(["leave", "10"]).env_clear();
+    command
+        .env("LD_PRELOAD", library())
+        .env("XDG_RUNTIME_DIR", &place.0)
+        .stdin(Stdio::null());
+    let output = command.output().expect("unshare");
+    if !output.status.success() {
+        println!("skipped: no PID namespace: {output:?}");
+    }
+    assert!(kept.iter().all(|file| file.exists()), "{:?}", place.files());
+    living.end();
+}
+
 /// A child has a file of its own, with what its parent had and what it allocated itself, samples included; the parent's file knows nothing of it. The same of a
 /// fork that the C library does not see.
 #[test]

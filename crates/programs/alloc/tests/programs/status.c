@@ -173,6 +173,17 @@ int main(int argc, char **argv) {
             _exit(0);
         }
         hold(number / 2);
+    } else if (!strcmp(what, "leave")) {
+        // Children that end without a destructor.
+        for (long i = 0; i < number; i++) {
+            pid_t child = fork();
+            if (!child) {
+                hold(2000);
+                if (i % 2) kill(getpid(), SIGKILL);
+                _exit(0);
+            }
+            CHECK(waitpid(child, 0, 0) == child);
+        }
     } else if (!strcmp(what, "closed")) {
         closefrom(3);
         hold(number);

@@ -6,7 +6,7 @@
 //! until two copies agree. No word of them is trusted.
 //!
 //! # What can be lost and what cannot
-//! A file is removed if it is the caller's own and its process is gone. The name has the time at which the process started: a later process of the
+//! A file is removed if it is the caller's own, its process is gone, and nobody has it locked. The name has the time at which the process started: a later process of the
 //! same number has a file of another name.
 
 use std::fs::File;
@@ -16,7 +16,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, unlinkat};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, openat, unlinkat};
 use windlass_memory::{
     ANCHOR, ARENA, Anchor, Arena, BASES, CACHE, CLASS, Cache, Class, DIRECTORY, FILE_LEN, HEADER,
     Header, MAGIC, MAPPED, Mapped, RAW, Raw, SAMPLE, SAMPLING, STACK, Sample, Sampling, Stack,
@@ -107,15 +107,17 @@ impl Directory {
         match life(pid, start, &file) {
             Life::Lives => Status::read(file, pid, self.uid),
             Life::Dead => {
-                self.sweep(&name);
+                self.sweep(&name, &file);
                 Err(Absent::Gone)
             }
             Life::Unknown => Err(Absent::Unprepared),
         }
     }
 
-    fn sweep(&self, name: &str) {
-        if self.uid == windlass_sys::process::effective_uid() {
+    /// A process of another PID namespace seems to be dead; it has its file locked.
+    fn sweep(&self, name: &str, file: &File) {
+        let is_own = self.uid == windlass_sys::process::effective_uid();
+        if is_own && rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_ok() {
             // Another reader may have done so.
             let _ = unlinkat(self.fd.as_fd(), name, AtFlags::empty());
         }
