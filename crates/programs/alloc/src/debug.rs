@@ -5,8 +5,8 @@
 //! or a run, with a zone before and behind what the program asked for. [`record`] finds the [`Record`] of an address, whatever part of the buffer it points to.
 //!
 //! # States
-//! A record is *live* from the allocation to `free`; then *waiting*, while its memory is kept from being used again; then *gone*, until
-//! another buffer has the place. A second free finds all three.
+//! A record is *live* from the allocation to `free`; *leaving* while that fills the buffer or hides it; then *waiting*, while its memory is kept from being used again; then *gone*, until
+//! another buffer has the place. A second free finds all of these.
 //!
 //! # Synchronization
 //! [`STATE`] is the last lock of all. No memory of a program is read or written under it but at exit, and nothing is called.
@@ -30,7 +30,7 @@ use windlass_slab::{UNIT, aligned_class, size};
 use crate::arch;
 use crate::cache::{DEAD, EMPTY};
 use crate::heap;
-use crate::lock::Lock;
+use crate::lock::{Held, Lock};
 use crate::options;
 use crate::sys;
 
@@ -296,8 +296,9 @@ fn end(call: &str, address: usize) -> bool {
     drop(state);
     verify(call, &before);
     let is_hidden = guards::freed(&before);
-    let mut state = STATE.lock();
-    state.records.at(index).is_walled |= is_hidden;
+    // There is room for one more as long as the lock is held.
+    let mut state = settle(false);
+    state.records.at(index).wait(is_hidden);
     state.waiting.push(index, before.len);
     drop(state);
     settle(false);
@@ -311,15 +312,15 @@ fn verify(call: &str, record: &Record) {
     }
 }
 
-/// Buffers that have waited long enough become memory again.
-fn settle(all: bool) {
+/// Buffers that have waited long enough become memory again. The lock, under which none is left.
+fn settle(all: bool) -> Held<'static, State> {
     loop {
         let mut state = STATE.lock();
         let State {
             records, waiting, ..
         } = &mut *state;
         let Some(gone) = waiting.pop(records, all) else {
-            return;
+            return state;
         };
         drop(state);
         if !gone.is_walled {

@@ -170,6 +170,23 @@ fn patterns_and_sizes_are_exact() {
     passes(&words(&["walls"], "firewall=16"), "walls");
 }
 
+/// Threads that free at the same time have no buffer wait longer, or twice: 4,096 wait at most.
+#[test]
+fn threads_keep_few_freed_buffers() {
+    passes(&words(&["many"], "guards"), "many");
+}
+
+/// A buffer that another thread is freeing is not taken for a damaged one when the program ends.
+#[test]
+fn programs_end_while_threads_free() {
+    for round in 0..60 {
+        passes(
+            &words(&["ends-meanwhile"], "guards"),
+            &format!("round {round}"),
+        );
+    }
+}
+
 /// An error tells thread, time and stack of the last transaction, the contents, and of whoever calls.
 #[test]
 fn errors_tell_what_happened() {

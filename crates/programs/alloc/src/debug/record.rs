@@ -20,8 +20,10 @@ use super::{Buffer, guards};
 pub const LIVE: u8 = windlass_memory::debug::LIVE;
 /// it was freed and its memory is kept,
 pub const WAITING: u8 = windlass_memory::debug::WAITING;
-/// it was freed.
+/// it was freed,
 pub const GONE: u8 = 3;
+/// it is being freed, and its memory is being written to.
+const LEAVING: u8 = 4;
 
 /// Records that there may be at most.
 const RECORDS_MAX: usize = 1 << 28;
@@ -76,10 +78,16 @@ impl Record {
         self.state = LIVE;
     }
 
-    /// It is freed.
+    /// It is being freed.
     pub fn end(&mut self, now: &Transaction) {
-        self.state = WAITING;
+        self.state = LEAVING;
         self.last = now.clone();
+    }
+
+    /// It is freed. Whether all of it is untouchable now.
+    pub fn wait(&mut self, is_hidden: bool) {
+        self.state = WAITING;
+        self.is_walled |= is_hidden;
     }
 
     /// Why this address of the buffer cannot be freed.

@@ -52,6 +52,41 @@ static void sooner(void) {
     _exit(0);
 }
 
+static void *frees_many(void *seed) {
+    unsigned random = (unsigned)(uintptr_t)seed;
+    for (int i = 0; i < 200000; i++) {
+        char *volatile p = malloc(20 + rand_r(&random) % 64);
+        p[0] = 1;
+        free(p);
+    }
+    return 0;
+}
+
+// Threads that free at the same time keep no more freed buffers than one.
+static void many(void) {
+    pthread_t all[8];
+    for (long k = 0; k < 8; k++) CHECK(!pthread_create(&all[k], 0, frees_many, (void *)k));
+    for (int k = 0; k < 8; k++) pthread_join(all[k], 0);
+    unsigned long pages = 0;
+    FILE *statm = fopen("/proc/self/statm", "r");
+    CHECK(statm && fscanf(statm, "%*u %lu", &pages) == 1);
+    CHECK(pages < (32 << 20) / 4096);
+}
+
+static void *frees_for_ever(void *none) {
+    for (;;) {
+        char *volatile p = malloc(3000);
+        free(p);
+    }
+}
+
+// The program ends while threads free: nothing is wrong with what they are about to overwrite.
+static void ends_meanwhile(void) {
+    pthread_t thread;
+    for (int k = 0; k < 3; k++) CHECK(!pthread_create(&thread, 0, frees_for_ever, 0));
+    usleep(3000);
+}
+
 static void goes_on(void) {
     char *p = makes_it();
     p[64] = 1;
@@ -161,6 +196,8 @@ int main(int argc, char **argv) {
     else if (!strcmp(what, "usable")) usable();
     else if (!strcmp(what, "twice")) { char *p = makes_it(); frees_it(p); release(p); }
     else if (!strcmp(what, "sooner")) sooner();
+    else if (!strcmp(what, "many")) many();
+    else if (!strcmp(what, "ends-meanwhile")) ends_meanwhile();
     else if (!strcmp(what, "goes-on")) goes_on();
     else if (!strcmp(what, "fails")) fails();
     else if (!strcmp(what, "fails-once")) fails_once();
