@@ -10,6 +10,8 @@
 //! word. A child that holds it [`YOUNG_NS`] after its fork has `auto` stay with small pages for good.
 //!
 //! # Limits
+//! The kernel moves pages of the reserve since Linux 5.16; before, `hugetlb` is `thp`.
+//!
 //! A page of the reserve is private memory: a child that goes on after fork and writes when the reserve is empty gets SIGBUS.
 
 use core::mem::MaybeUninit;

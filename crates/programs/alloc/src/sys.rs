@@ -46,26 +46,40 @@ pub fn map_shared(len: usize) -> Option<usize> {
 /// Puts pages of the reserve in the place of memory of ours in which nobody has anything, all of them now. `false`: it is as before, because
 /// the reserve has no room.
 pub fn map_reserved(start: usize, len: usize) -> bool {
-    let pages = libc::MAP_HUGETLB | libc::MAP_HUGE_2MB;
-    let is_there = map_over(start, len, pages) && {
-        let arguments = [start, len, libc::MADV_POPULATE_WRITE as usize, 0, 0, 0];
-        // SAFETY: memory of ours, whose contents stay.
-        unsafe { call(libc::SYS_madvise, arguments) == 0 }
+    let pages = ANONYMOUS | libc::MAP_HUGETLB | libc::MAP_HUGE_2MB;
+    // Elsewhere first: what the kernel refuses in the place of something else leaves a hole there, and another thread may be given its addresses.
+    let Some(new) = map(len, READ_WRITE, pages) else {
+        return false;
     };
-    if !is_there {
-        unmap_reserved(start, len);
+    let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as usize;
+    // SAFETY: from a mapping of ours to a part of the arena in which nobody has anything.
+    let moves = || unsafe { call(libc::SYS_mremap, [new, len, len, flags, start, 0]) };
+    if populate(new, len) && moves() == start as isize {
+        return true;
     }
-    is_there
+    unmap(new, len);
+    // If the kernel had no memory in the middle of the move, there is a hole.
+    map_over(start, len, libc::MAP_FIXED_NOREPLACE);
+    false
 }
 
 /// Puts ordinary memory that reads as zeros in the place of memory in which nobody has anything.
 pub fn unmap_reserved(start: usize, len: usize) {
-    map_over(start, len, 0);
+    if !map_over(start, len, libc::MAP_FIXED) {
+        // SAFETY: memory of ours in which nobody has anything.
+        unsafe { ptr::write_bytes(start as *mut u8, 0, len) };
+    }
 }
 
-fn map_over(start: usize, len: usize, more: i32) -> bool {
-    let flags = ANONYMOUS | libc::MAP_FIXED | more;
-    let arguments = [start, len, READ_WRITE, flags as usize, usize::MAX, 0];
+fn map_over(start: usize, len: usize, how: i32) -> bool {
+    let arguments = [
+        start,
+        len,
+        READ_WRITE,
+        (ANONYMOUS | how) as usize,
+        usize::MAX,
+        0,
+    ];
     // SAFETY: a part of the arena in which nobody has anything.
     unsafe { call(libc::SYS_mmap, arguments) == start as isize }
 }

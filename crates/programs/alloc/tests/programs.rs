@@ -499,6 +499,12 @@ fn nearly_empty_huge_pages_are_broken() {
     assert!(shown[1][2] <= 25 + 8 + 16 && shown[1][0] <= 20, "{shown:?}");
 }
 
+/// A reserve that has no room leaves no hole in the arena into which another thread's mapping falls, to be overwritten.
+#[test]
+fn a_full_reserve_overwrites_nothing() {
+    shown("hugetlb,keep=0", "strangers");
+}
+
 /// `hugetlb` takes pages of the reserve while it has some, others after that, and gives them back with the memory.
 #[test]
 fn the_reserve_is_used_up_and_no_further() {

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <pthread.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -49,6 +51,44 @@ static void check(void) {
             abort();
 }
 
+static volatile int is_over;
+
+// Maps memory, and finds in it what it wrote.
+static void *maps(void *none) {
+    enum { LEN = 64 << 10, MANY = 32 };
+    while (!is_over) {
+        volatile long *at[MANY];
+        for (int k = 0; k < MANY; k++) {
+            at[k] = mmap(0, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            *at[k] = 1;
+        }
+        for (int k = 0; k < MANY; k++) {
+            if (*at[k] != 1)
+                abort();
+            munmap((void *)at[k], LEN);
+        }
+    }
+    return none;
+}
+
+// Takes and frees spans while other threads map memory of their own.
+static void strangers(void) {
+    pthread_t threads[2];
+    for (int at = 0; at < 2; at++)
+        pthread_create(&threads[at], 0, maps, 0);
+    // More than is kept.
+    char *volatile blocks[16];
+    for (int round = 0; round < 150; round++) {
+        for (int at = 0; at < 16; at++)
+            *(blocks[at] = malloc(2000000)) = 1;
+        for (int at = 0; at < 16; at++)
+            free(blocks[at]);
+    }
+    is_over = 1;
+    for (int at = 0; at < 2; at++)
+        pthread_join(threads[at], 0);
+}
+
 static void wait_ms(long ms) {
     struct timespec time = {ms / 1000, ms % 1000 * 1000000};
     while (nanosleep(&time, &time) && errno == EINTR)
@@ -84,6 +124,8 @@ int main(int count, char **words) {
             prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
         else if (!strcmp(word, "large"))
             memset(malloc(16 << 20), 1, 16 << 20);
+        else if (!strcmp(word, "strangers"))
+            strangers();
         else if (!strcmp(word, "show"))
             printf("%ld %ld %ld\n", kib("AnonHugePages"), kib("Private_Hugetlb"), kib("Rss"));
         else
