@@ -4,6 +4,8 @@
 //! A [`Place`] is a slab, a run of units, or a mapping. An object of it is the program's unless the slab's bitmap, a depot or a magazine has it. The
 //! anchor says where all these are. Counts and offsets of it are bounded before they are used; lists that do not end are cut.
 
+use std::collections::HashSet;
+
 use windlass_memory::{Anchor, CACHE_OWNERS, SAMPLED};
 use windlass_target::Memory;
 
@@ -316,13 +318,18 @@ impl Heap {
     /// What the magazines of all threads hold.
     fn caches(&mut self, memory: &dyn Memory, anchor: &Anchor) {
         let mut next = memory.word(anchor.caches).unwrap_or(0);
-        let mut left = CACHES_MAX;
-        while next != 0 && left > 0 && self.in_transit.len() < TRANSIT_MAX {
-            left -= 1;
+        let mut seen = HashSet::new();
+        while next != 0
+            && seen.len() < CACHES_MAX
+            && self.in_transit.len() < TRANSIT_MAX
+            && seen.insert(next)
+        {
             let mut cache = vec![0; CACHE_MAX];
             let len = memory.read(next, &mut cache);
             cache.truncate(len);
             let mut end = 0;
+            // A slot is one magazine's.
+            let mut slots = cache.len() / 8;
             for magazine in 0..anchor.magazines.min(MAGAZINES_MAX) {
                 let at = anchor
                     .cache_magazines
@@ -335,8 +342,10 @@ impl Heap {
                     continue;
                 };
                 let mut slot = top;
-                while let Some(object) = word_at(&cache, slot as u64).filter(|object| *object != 0)
+                while slots > 0
+                    && let Some(object) = word_at(&cache, slot as u64).filter(|word| *word != 0)
                 {
+                    slots -= 1;
                     self.cache(object);
                     let Some(lower) = slot.checked_sub(8) else {
                         break;
@@ -505,4 +514,34 @@ fn word_at(record: &[u8], at: u64) -> Option<u64> {
 /// The first word of some bytes; 0 if they are too few.
 pub(crate) fn word_of(bytes: &[u8]) -> u64 {
     word_at(bytes, 0).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use windlass_target::Snapshot;
+
+    /// A list of caches that leads back to itself, whose magazines all claim every slot, is read once. It took days.
+    #[test]
+    fn caches_that_lie_take_no_time() {
+        let (first, at) = (0x1000, 0x10_0000);
+        let mut cache = vec![1; CACHE_MAX];
+        let top = at + CACHE_MAX as u64 - 8;
+        for (place, word) in [(0, top), (8, at)] {
+            cache[place..place + 8].copy_from_slice(&word.to_le_bytes());
+        }
+        let words = vec![0; Anchor::LEN];
+        let anchor = Anchor {
+            caches: first,
+            cache_next: 8,
+            magazines: u64::MAX,
+            ..Anchor::from_bytes(&words).expect("zeros")
+        };
+        let memory = Snapshot::default()
+            .with(first, u64::to_le_bytes(at).to_vec())
+            .with(at, cache);
+        let heap = Heap::read(&memory, &anchor, &|_| None);
+        assert!(heap.in_transit.len() <= TRANSIT_MAX + 1024 * IN_TRANSIT);
+        assert_eq!(heap.own.iter().filter(|own| own.0 == at).count(), 1);
+    }
 }
