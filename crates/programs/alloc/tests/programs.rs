@@ -91,6 +91,7 @@ fn samples_come_at_their_rate() {
         .env("XDG_RUNTIME_DIR", &runtime)
         .env("WINDLASS_MEMORY", "sample=256k");
     let output = output(command, true);
+    fs::remove_dir_all(&runtime).expect("it was made");
     assert!(output.status.success(), "{}", text(&output));
 }
 
