@@ -154,7 +154,7 @@ fn is_answered(shown: &[&str], answer: &str) -> Result<(), String> {
 }
 
 /// Words in capitals that stand for something, and something that they may stand for.
-const PLACES: [(&str, &str); 12] = [
+const PLACES: [(&str, &str); 13] = [
     ("OBJECT VERB", "vnic show"),
     ("KEY=VALUE", "mtu=1500"),
     ("PROP=VALUE", "vxlan/ttl=9"),
@@ -165,6 +165,7 @@ const PLACES: [(&str, &str); 12] = [
     ("BRIDGE", "br0"),
     ("PROGRAM", "true"),
     ("PID|all", "all"),
+    ("PID", "4711"),
     // Users of every host.
     ("--owner ann", "--owner root"),
     ("owner=libvirt-qemu:kvm", "owner=root:root"),
@@ -228,7 +229,7 @@ fn is_understood(line: &str) -> bool {
         // They do more than to ask a daemon.
         [
             "windlass",
-            "apply" | "metrics" | "sockets" | "stackdump",
+            "apply" | "memory" | "metrics" | "sockets" | "stackdump",
             ..,
         ] => ends(&["--help"]) == 0,
         ["windlass", "run", ..] => {
@@ -517,7 +518,11 @@ fn differences(page: &str, examples: &[&Example], said: &str) -> (String, usize)
 
 /// Whether a test of this name is in one of these files.
 fn is_test(name: &str) -> bool {
-    let places = ["tests/tests", "crates/programs/windlassd/tests"];
+    let places = [
+        "tests/tests",
+        "crates/programs/alloc/tests",
+        "crates/programs/windlassd/tests",
+    ];
     let files = places.map(|place| std::fs::read_dir(root().join(place)).expect("the tests"));
     files.into_iter().flatten().flatten().any(|file| {
         let text = std::fs::read_to_string(file.path()).unwrap_or_default();
