@@ -50,7 +50,7 @@ pub fn command(scratch: &Scratch, name: &str, command: &mut Command) -> Result<(
         }
         "python" => {
             command.env("PYTHONMALLOC", "malloc");
-            vec![python()?, file(scratch, "json.py", || PYTHON.into())?]
+            vec![python()?, file(scratch, "values.py", || PYTHON.into())?]
         }
         "perl" => {
             require(&[("perl", "perl")])?;
