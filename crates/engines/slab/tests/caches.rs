@@ -1,8 +1,11 @@
 //! Classes of caches against a plain model: an object is constructed once before it is handed out, stays so while it is free, and is
 //! destructed once when its slab leaves (and M1 and M3 as for size classes).
 
+mod random;
+
 use std::collections::{BTreeMap, HashSet};
 
+use random::Random;
 use windlass_slab::{
     BATCH_MAX, Class, Emptied, Fault, Geometry, Records, SPAN, SPAN_UNITS, Slab, Span, Spans, UNIT,
 };
@@ -10,19 +13,6 @@ use windlass_slab::{
 const BASE: usize = 3 * SPAN;
 const SPANS: usize = 60;
 const STEPS: usize = 20_000;
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % bound as u64) as usize
-    }
-}
 
 struct World {
     caches: Vec<Class>,

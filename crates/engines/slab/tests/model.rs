@@ -1,8 +1,11 @@
 //! The engine against a plain model: every address in one place (M1), units in one slab (M2), empty slabs gone (M3), magazines below their
 //! cap (M4), little kept (M5).
 
+mod random;
+
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
+use random::Random;
 use windlass_slab::{
     BATCH_MAX, CLASSES, Class, Emptied, Fault, Geometry, Huge, Limits, Mapping, Mappings, Pages,
     SPAN, SPAN_UNITS, Slab, Span, Spans, UNIT, batch, limit_max, size, units,
@@ -13,19 +16,6 @@ const SPANS: usize = 40;
 const THREADS: usize = 3;
 const CAP: usize = 1 << 20;
 const STEPS: usize = 30_000;
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % bound as u64) as usize
-    }
-}
 
 struct World {
     classes: Vec<Class>,

@@ -1,23 +1,13 @@
 //! [`Cache`] against a plain model: every place has one owner, a value is constructed once, stays with its place, and is dropped once.
 
+mod random;
+
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use random::Random;
 use windlass_slab::{Cache, Geometry, Handle, Object, SPAN, SPAN_UNITS, Slab, Span, UNIT};
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % bound as u64) as usize
-    }
-}
 
 /// Knows its place, and counts how many of it live.
 struct Value {

@@ -2,6 +2,7 @@
 
 use std::cell::OnceCell;
 use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -172,11 +173,12 @@ impl Module {
     }
 }
 
-/// Opens a regular file, and never waits for whoever made it something else.
+/// Opens a regular file. What it is, is known before: a device's driver may act on being opened.
 fn regular(path: &Path) -> Option<File> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let file: File = rustix::fs::open(path, flags, Mode::empty()).ok()?.into();
-    file.metadata().ok()?.is_file().then_some(file)
+    let place = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let place = File::from(place);
+    place.metadata().ok().filter(|found| found.is_file())?;
+    File::open(format!("/proc/self/fd/{}", place.as_raw_fd())).ok()
 }
 
 fn open(owner: Owner<'_>, mapping: &Mapping, mappings: &[Mapping]) -> Option<Elf> {
@@ -229,4 +231,32 @@ fn separate(id: &[u8]) -> Option<Elf> {
     let file = regular(Path::new(&format!("{DEBUG}/{first:02x}/{rest}.debug")))?;
     let elf = Elf::new(file).ok()?;
     (elf.build_id() == id).then_some(elf)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nothing but a regular file is opened: not a device, a directory, or a pipe that nobody writes to.
+    #[test]
+    fn only_files_are_opened() {
+        let place =
+            std::env::temp_dir().join(format!("windlass-target-pipe-{}", std::process::id()));
+        let made = rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &place,
+            rustix::fs::FileType::Fifo,
+            Mode::RUSR | Mode::WUSR,
+            0,
+        );
+        made.expect("a pipe");
+        let pipe = regular(&place);
+        std::fs::remove_file(&place).expect("it is there");
+        assert!(pipe.is_none());
+        assert!(regular(Path::new("/dev/null")).is_none() && regular(Path::new("/")).is_none());
+        let own = std::env::current_exe().expect("a path");
+        assert!(
+            regular(&own).is_some_and(|file| file.metadata().is_ok_and(|found| found.len() > 0))
+        );
+    }
 }

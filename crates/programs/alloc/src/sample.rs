@@ -219,11 +219,15 @@ fn key(address: usize) -> usize {
 impl Tables {
     /// Sees to room for one more. `false`: there is none.
     fn prepare(&mut self) -> bool {
+        // One after the other: where the second is refused, the next sample does not map the first again.
         if self.samples.is_empty() {
-            let (Some(samples), Some(stacks)) = (table(SAMPLE.rows), table(STACK.rows)) else {
-                return false;
-            };
-            (self.samples, self.stacks) = (samples, stacks);
+            self.samples = table(SAMPLE.rows).unwrap_or_default();
+        }
+        if self.stacks.is_empty() {
+            self.stacks = table(STACK.rows).unwrap_or_default();
+        }
+        if self.samples.is_empty() || self.stacks.is_empty() {
+            return false;
         }
         if self.free == 0 && self.begun == self.samples.len() {
             return false;
@@ -257,7 +261,7 @@ impl Tables {
         self.show_totals();
     }
 
-    fn remove(&mut self, address: usize) -> Option<Sample> {
+    fn remove(&mut self, address: usize) -> Option<Forgotten> {
         let row = self.index.remove(key(address))?;
         let sample = Sample {
             address: address as u64,
@@ -272,7 +276,14 @@ impl Tables {
         self.count_stack(sample.stack, -1);
         self.show(row);
         self.show_totals();
-        Some(sample)
+        let hash = self.hash(sample.stack);
+        Some(Forgotten { sample, hash })
+    }
+
+    /// What a stack's row is of now; 0: of none.
+    fn hash(&self, number: u64) -> u64 {
+        let at = (number as usize).checked_sub(1);
+        at.map_or(0, |at| self.stacks[at].hash)
     }
 
     fn count_stack(&mut self, number: u64, more: i64) {
@@ -417,23 +428,32 @@ fn is_large(address: usize) -> bool {
     heap::entry_at(address) == 0
 }
 
+/// A sample that is none any more, and what the row of its stack was of: another stack may get it.
+pub struct Forgotten {
+    sample: Sample,
+    hash: u64,
+}
+
 /// Before an object is released or moved: it is no sample any more. What it was, if it was one.
-pub fn forget(address: usize) -> Option<Sample> {
+pub fn forget(address: usize) -> Option<Forgotten> {
     let is_large = is_large(address);
     if is_large && LARGE.load(Acquire) == 0 {
         return None;
     }
-    let sample = TABLES.lock().remove(address)?;
+    let forgotten = TABLES.lock().remove(address)?;
     if is_large {
         LARGE.fetch_sub(1, Relaxed);
     }
-    Some(sample)
+    Some(forgotten)
 }
 
 /// Takes [`forget`] back.
-pub fn remember(sample: Sample) {
+pub fn remember(Forgotten { mut sample, hash }: Forgotten) {
     let mut tables = TABLES.lock();
     if tables.prepare() {
+        if tables.hash(sample.stack) != hash {
+            sample.stack = 0;
+        }
         tables.insert(sample);
         if is_large(sample.address as usize) {
             LARGE.fetch_add(1, Release);

@@ -211,12 +211,17 @@ impl Records {
             return Some(());
         }
         let space = sys::address_space().unwrap_or(usize::MAX);
-        let units = UNITS_MAX.min(space / UNIT) / UNITS_STEP * UNITS_STEP + UNITS_STEP;
-        self.units = sys::reserve(units * size_of::<Unit>())?;
-        self.units_max = units;
-        let len = MAPPINGS_MAX * size_of::<Mapping>();
-        self.mappings = sys::map_memory(len)?;
-        describe_table(0, self.mappings, len);
+        // What an earlier call got stays.
+        if self.units == 0 {
+            let units = UNITS_MAX.min(space / UNIT) / UNITS_STEP * UNITS_STEP + UNITS_STEP;
+            self.units = sys::reserve(units * size_of::<Unit>())?;
+            self.units_max = units;
+        }
+        if self.mappings == 0 {
+            let len = MAPPINGS_MAX * size_of::<Mapping>();
+            self.mappings = sys::map_memory(len)?;
+            describe_table(0, self.mappings, len);
+        }
         let mut records = RECORDS_MAX.min(space / 4 / size_of::<Record>()) / STEP * STEP;
         while records >= RECORDS_MIN {
             if let Some(first) = sys::reserve(records * size_of::<Record>()) {

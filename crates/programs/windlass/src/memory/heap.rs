@@ -29,7 +29,10 @@ const MAGAZINES_MAX: u64 = 1024;
 /// Bytes of a thread's cache with its slots, at most.
 const CACHE_MAX: usize = 256 << 10;
 const DEPOT_BATCHES: usize = 8;
-const PLACES_MAX: u64 = 1 << 24;
+/// Slabs, runs and mappings, of some 150 bytes each here; what a program has beyond is not known.
+const PLACES_MAX: usize = 1 << 22;
+/// Bytes of a table of spans or mappings.
+const TABLE_MAX: u64 = 256 << 20;
 /// Slots above the topmost one that a thread inside the allocator may be at.
 const IN_TRANSIT: usize = 64;
 
@@ -168,6 +171,9 @@ impl Heap {
     }
 
     fn add(&mut self, place: Place, units: std::ops::Range<u64>) {
+        if self.places.len() >= PLACES_MAX {
+            return;
+        }
         self.places.push(place);
         let number = u32::try_from(self.places.len()).unwrap_or(0);
         for unit in units {
@@ -299,7 +305,7 @@ impl Heap {
             return;
         };
         let stride = anchor.mapping_stride;
-        if !(16..=RECORD_MAX).contains(&stride) || count > PLACES_MAX {
+        if !(16..=RECORD_MAX).contains(&stride) || count > TABLE_MAX / stride {
             return;
         }
         let all = bytes(memory, table, count * stride);
@@ -312,6 +318,7 @@ impl Heap {
             }
         }
         let places = &self.places;
+        self.mappings.retain(|number| *number < places.len());
         self.mappings.sort_by_key(|number| places[*number].start);
     }
 
@@ -543,5 +550,30 @@ mod tests {
         let heap = Heap::read(&memory, &anchor, &|_| None);
         assert!(heap.in_transit.len() <= TRANSIT_MAX + 1024 * IN_TRANSIT);
         assert_eq!(heap.own.iter().filter(|own| own.0 == at).count(), 1);
+    }
+
+    /// A table of mappings that would be larger than any is not read.
+    #[test]
+    fn long_tables_are_refused() {
+        let words = vec![0; Anchor::LEN];
+        let (at, table, stride) = (0x1000, 0x10_0000, 16);
+        let row: Vec<u8> = [1_u64 << 40, 4096]
+            .into_iter()
+            .flat_map(u64::to_le_bytes)
+            .collect();
+        for (count, found) in [(1, 1), (TABLE_MAX / stride + 1, 0), (u64::MAX, 0)] {
+            let head: Vec<u8> = [table, count]
+                .into_iter()
+                .flat_map(u64::to_le_bytes)
+                .collect();
+            let memory = Snapshot::default().with(at, head).with(table, row.clone());
+            let anchor = Anchor {
+                mappings: at,
+                mapping_stride: stride,
+                ..Anchor::from_bytes(&words).expect("zeros")
+            };
+            let heap = Heap::read(&memory, &anchor, &|_| None);
+            assert_eq!(heap.places.len(), found, "{count}");
+        }
     }
 }
