@@ -241,7 +241,8 @@ pub(crate) fn of(pid: u32) -> Result<Status, Absent> {
 
 /// The file that a process has mapped, wherever it is: its runtime directory may be another than the caller's.
 fn by_mapping(pid: u32, uid: u32) -> Result<Status, Absent> {
-    let all = maps::of(pid).map_err(|_| Absent::Foreign)?;
+    // Some processes hide their mappings from everybody.
+    let all = maps::of(pid).map_err(|_| Absent::Unprepared)?;
     let name = format!("/memory/{pid}.");
     let is_it = |mapping: &&maps::Mapping| mapping.is_shared && mapping.name.contains(&name);
     let found = all.iter().filter(is_it).find_map(|mapping| {
