@@ -243,6 +243,47 @@ fn a_refused_change_leaves_what_was_told() {
     assert_eq!(pushed(&daemon, "a"), all[..1]);
 }
 
+/// An address that was told goes with its network: to the VLAN that has it now, or away if none has. Of a VLAN that is another network
+/// now, nothing is left when that has been made.
+#[test]
+fn what_was_told_goes_with_its_network() {
+    let directory = tempfile::tempdir().unwrap();
+    let lab = Lab::default();
+    let daemon = start(directory.path(), &lab);
+    let says = |overlay: &str| vec![push(overlay, 110, 1), push(overlay, 120, 2)];
+    let plugin = Plugin::start(directory.path(), says);
+    let bridge = json!({"name": "br0", "properties": {"vlan-filtering": true}});
+    daemon.must("POST", "/v1/bridges", Some(bridge));
+    let mut wanted = plugin.overlay("a", json!({"vnis": "10=110,20=120"}));
+    wanted["bridge"] = json!("br0");
+    daemon.must("POST", "/v1/overlays", Some(wanted));
+    until("told", || {
+        pushed(&daemon, "a") == [(10, mac(1)), (20, mac(2))]
+    });
+    let set = |vnis: &str| {
+        let change = json!({"properties": {"vnis": vnis}});
+        daemon.must("PATCH", "/v1/overlays/a", Some(change));
+        pushed(&daemon, "a")
+    };
+    assert_eq!(
+        set("10=120,20=110"),
+        [(10, mac(2)), (20, mac(1))],
+        "they change places"
+    );
+    assert_eq!(set("30=120,20=110"), [(20, mac(1)), (30, mac(2))]);
+    // So many that the search is still telling that they go when the change is made.
+    let many = 4_001;
+    for first in (2..many).step_by(400) {
+        let entries =
+            (first..first + 400).map(|number| push("a", 120, number)["entries"][0].clone());
+        let entries: Vec<_> = entries.collect();
+        plugin.say(&json!({"op": "push", "overlay": "a", "entries": entries}));
+    }
+    let last = (30, mac(many));
+    until("all are told", || pushed(&daemon, "a").contains(&last));
+    assert_eq!(set("30=130,20=110"), [(20, mac(1))]);
+}
+
 /// What a search tells of a new overlay while the edit waits for another overlay's search is the overlay's.
 #[test]
 fn what_is_told_meanwhile_stays() {
@@ -949,8 +990,13 @@ fn a_successor_is_asked_again() {
         let (status, answer) = waits.join().unwrap();
         assert_eq!((status, &answer["code"]), (503, &json!("busy")), "{answer}");
     });
-    plugin.say(&word("ok"));
-    plugin.say(&push("a", 23, 2));
+    until("it is undone", || plugin.heard("set") == 2);
+    // It has read the first alone, and is of that network for a while.
+    for said in [word("ok"), push("a", 24, 3), push("a", 23, 2)] {
+        plugin.say(&said);
+    }
+    let known = [(1, mac(1)), (1, mac(2))];
+    until("it is heard", || pushed(&daemon, "a") == known);
     // The successor has failed.
     let keep = |engine: &mut Engine| {
         engine.keep();
@@ -959,11 +1005,10 @@ fn a_successor_is_asked_again() {
     daemon.call(keep).unwrap();
     std::thread::scope(|scope| {
         let again = scope.spawn(ask);
-        until("told of", || plugin.heard("set") > 1);
-        until("it is made", || {
-            plugin.say(&word("ok"));
-            again.is_finished()
-        });
+        until("told of", || plugin.heard("set") == 3);
+        // To what undid the first, and to this.
+        plugin.say(&word("ok"));
+        plugin.say(&word("ok"));
         assert_eq!(again.join().unwrap().0, 200);
     });
 }

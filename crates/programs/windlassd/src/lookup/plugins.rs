@@ -22,7 +22,7 @@ use windlass_wire::MacAddr;
 
 use super::claims::Claims;
 use super::overlay::{Overlay, Overlays, Stage, Tell, announced, described, retired};
-use super::session::Session;
+use super::session::{Said, Session};
 use super::{Answer, Answered, Endpoint, Key, LookupKind, Pace, PluginFrom, Told};
 
 /// What is reported for the first session; each other has a number of its own.
@@ -186,8 +186,8 @@ impl Plugins {
             return;
         };
         let (messages, mut done) = session.ready(epoll);
-        for message in messages {
-            if let Err(reason) = self.hear(epoll, number, message, overlays, tell) {
+        for said in messages {
+            if let Err(reason) = self.hear(epoll, number, said, overlays, tell) {
                 done = Err(reason);
                 break;
             }
@@ -258,10 +258,11 @@ impl Plugins {
         &mut self,
         epoll: &Epoll,
         number: u64,
-        message: FromPlugin,
+        said: Said,
         overlays: &mut Overlays,
         tell: &Tell,
     ) -> Result<(), String> {
+        let Said { message, is_behind } = said;
         if let FromPlugin::Hello { .. } = message {
             for overlay in overlays.of(number) {
                 self.offer(epoll, overlay, tell);
@@ -312,7 +313,13 @@ impl Plugins {
                 }
                 Ok(())
             }
-            _ if overlay.is_served() => overlay.hear(message, tell),
+            _ if overlay.is_served() => match is_behind {
+                true => {
+                    let own = overlay.own_part(message);
+                    own.map_or(Ok(()), |message| overlay.hear(message, tell))
+                }
+                false => overlay.hear(message, tell),
+            },
             // Said before it has read that this overlay was stopped, and started anew.
             _ => Ok(()),
         }
@@ -551,6 +558,20 @@ impl Overlay {
             Stage::Asked(_) => self.next.is_some(),
             Stage::Absent | Stage::Refused(_) => false,
         }
+    }
+
+    /// What holds of a message though it is of a change that was given up: what it says of networks that the overlay has. It is not
+    /// all that there is in them: that comes when the plugin takes what was wanted instead.
+    fn own_part(&self, mut message: FromPlugin) -> Option<FromPlugin> {
+        let is_own = |vni| self.table.is_own(vni).is_ok();
+        match &mut message {
+            FromPlugin::Push { entries, .. } => entries.retain(|entry| is_own(entry.vni)),
+            FromPlugin::Withdraw { entries, .. } => entries.retain(|gone| is_own(gone.vni)),
+            FromPlugin::SyncBegin { .. } | FromPlugin::SyncEnd { .. } => return None,
+            FromPlugin::Flood { vni, .. } if !is_own(*vni) => return None,
+            _ => {}
+        }
+        Some(message)
     }
 
     /// Takes what the plugin says of an overlay that it serves.

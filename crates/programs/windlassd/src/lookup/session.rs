@@ -50,8 +50,24 @@ struct Link {
     /// When it is late, with its `hello` or with the answer to the last `ping`.
     late: Option<Instant>,
     pings: u64,
-    /// How many `start` and `set` of each overlay it has not answered.
-    unanswered: BTreeMap<String, u32>,
+    /// The `start` and `set` of each overlay, as long as it has not answered the last.
+    open: BTreeMap<String, Open>,
+}
+
+/// What a plugin was told of one overlay, and has not answered.
+#[derive(Default)]
+struct Open {
+    /// Answers that are to come.
+    answers: u32,
+    /// It has answered one that others follow: what it says now is of what nobody wants any more.
+    is_behind: bool,
+}
+
+/// What a plugin says.
+pub(super) struct Said {
+    pub(super) message: FromPlugin,
+    /// It is of a `set` that was given up: another one follows that the plugin has not answered.
+    pub(super) is_behind: bool,
 }
 
 /// What a plugin says that it is.
@@ -220,7 +236,7 @@ impl Session {
             ping: now,
             late: Some(now + self.pace.answer_max),
             pings: 0,
-            unanswered: BTreeMap::new(),
+            open: BTreeMap::new(),
         });
         added.map_err(|errno| errno.to_string())?;
         self.send(epoll, &ToPlugin::Hello { v: VERSION });
@@ -229,7 +245,7 @@ impl Session {
 
     /// Something can be read or written. Gives the messages that came, at most [`READ_BYTES_MAX`] of them, and what ends it after
     /// them.
-    pub(super) fn ready(&mut self, epoll: &Epoll) -> (Vec<FromPlugin>, Result<(), String>) {
+    pub(super) fn ready(&mut self, epoll: &Epoll) -> (Vec<Said>, Result<(), String>) {
         let mut messages = Vec::new();
         if self.link.is_none() {
             return (messages, self.accept(epoll));
@@ -239,7 +255,7 @@ impl Session {
         (messages, done)
     }
 
-    fn receive(&mut self, epoll: &Epoll, messages: &mut Vec<FromPlugin>) -> Result<(), String> {
+    fn receive(&mut self, epoll: &Epoll, messages: &mut Vec<Said>) -> Result<(), String> {
         let mut unknown = Vec::new();
         let Some(link) = &mut self.link else {
             return Ok(());
@@ -280,7 +296,7 @@ impl Session {
             return;
         };
         if let ToPlugin::Start(of) | ToPlugin::Set(of) = message {
-            *link.unanswered.entry(of.overlay.clone()).or_default() += 1;
+            link.open.entry(of.overlay.clone()).or_default().answers += 1;
         }
         let done = match encode(message) {
             Ok(line) if link.out.len() + line.len() <= OUT_BYTES_MAX => {
@@ -348,7 +364,16 @@ impl Session {
 
 impl Link {
     /// What of the session itself a message is; else the message.
-    fn take(&mut self, message: FromPlugin, pace: &Pace) -> Result<Option<FromPlugin>, String> {
+    fn take(&mut self, message: FromPlugin, pace: &Pace) -> Result<Option<Said>, String> {
+        let own = self.take_own(message, pace)?;
+        Ok(own.map(|message| {
+            let open = message.overlay().and_then(|overlay| self.open.get(overlay));
+            let is_behind = open.is_some_and(|open| open.is_behind);
+            Said { message, is_behind }
+        }))
+    }
+
+    fn take_own(&mut self, message: FromPlugin, pace: &Pace) -> Result<Option<FromPlugin>, String> {
         match message {
             FromPlugin::Hello { v, .. } if v != VERSION => {
                 Err(format!("it speaks version {v}, not {VERSION}"))
@@ -386,15 +411,16 @@ impl Link {
 
     /// Whether an answer is that to the last `start` or `set` of its overlay: each has one, in their order.
     fn is_last_answer(&mut self, overlay: &str) -> bool {
-        let Some(open) = self.unanswered.get_mut(overlay) else {
+        let Some(open) = self.open.get_mut(overlay) else {
             return true;
         };
-        *open -= 1;
-        let is_last = *open == 0;
-        if is_last {
-            self.unanswered.remove(overlay);
+        open.answers -= 1;
+        open.is_behind = open.answers > 0;
+        if open.is_behind {
+            return false;
         }
-        is_last
+        self.open.remove(overlay);
+        true
     }
 }
 

@@ -288,30 +288,54 @@ impl Ports {
         let Some(state) = self.overlay_mut(name) else {
             return Ok(());
         };
-        let is_other = state.lookup != next.lookup || state.networks != next.networks;
-        (state.settings, state.networks) = (next.settings, next.networks);
-        state.lookup = next.lookup;
-        if is_other {
-            self.begin_search(name, false)?;
+        state.settings = next.settings;
+        let networks = std::mem::replace(&mut state.networks, next.networks);
+        let lookup = std::mem::replace(&mut state.lookup, next.lookup);
+        if state.lookup != lookup || state.networks != networks {
+            let begun = self.begin_search(name, false);
+            if let (Err(_), Some(state)) = (&begun, self.overlay_mut(name)) {
+                // What was told is of these.
+                (state.networks, state.lookup) = (networks, lookup);
+                return begun;
+            }
+            let moved = self.moved_addresses(name, &networks);
+            self.push(name, moved)?;
         }
-        // Not before the search has taken that: if it refuses, it does not tell them again.
-        let gone = self.told_addresses(name, |state, vlan| state.vni_of(vlan).is_none());
-        self.push(name, gone)?;
         self.begin_overlay(name)
     }
 
-    /// Addresses that the search told in such VLANs, each as one that goes.
-    fn told_addresses(
+    /// What is to be entered of the addresses that were told while an overlay had these networks: where a VLAN is another network
+    /// now they go, and come to the VLAN that theirs has. The search does not tell of that: it knows of no VLANs, and what it tells
+    /// of a network that the overlay has no more is not heard.
+    fn moved_addresses(
         &self,
         name: &Name,
-        is_such: impl Fn(&Overlay, u16) -> bool,
+        networks: &[(u16, u32)],
     ) -> Vec<(u16, MacAddr, Option<Behind>)> {
         let Some(state) = self.overlay(name) else {
             return Vec::new();
         };
-        let keys = state.pushed.keys().chain(state.unmade.told.keys());
-        let such = keys.filter(|(vlan, _)| is_such(state, *vlan));
-        such.map(|(vlan, mac)| (*vlan, *mac, None)).collect()
+        let pushed = state.pushed.iter();
+        let pushed = pushed.map(|(key, pushed)| (key, &pushed.behind));
+        let (mut gone, mut come) = (Vec::new(), Vec::new());
+        for ((vlan, mac), behind) in pushed.chain(&state.unmade.told) {
+            let vni = networks.iter().find(|(own, _)| own == vlan);
+            let next = vni.and_then(|(_, vni)| state.vlan_of(*vni));
+            if next != Some(*vlan) {
+                gone.push((*vlan, *mac, None));
+                come.extend(next.map(|next| (next, *mac, Some(behind.clone()))));
+            }
+        }
+        // Two VLANs may have changed places.
+        gone.append(&mut come);
+        gone
+    }
+
+    /// All addresses that the search told, each as one that goes.
+    fn told_addresses(&self, name: &Name) -> Vec<(u16, MacAddr, Option<Behind>)> {
+        let state = self.overlay(name).into_iter();
+        let keys = state.flat_map(|state| state.pushed.keys().chain(state.unmade.told.keys()));
+        keys.map(|(vlan, mac)| (*vlan, *mac, None)).collect()
     }
 
     fn overlay_mut(&mut self, name: &Name) -> Option<&mut Overlay> {

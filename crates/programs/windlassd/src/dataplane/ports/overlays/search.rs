@@ -416,7 +416,7 @@ impl Ports {
                 (state.hosts, state.lost) = (BTreeMap::new(), Lost::new());
                 let former = std::mem::take(&mut state.questions);
                 self.tell_neighbours(name, former.neighbours().collect());
-                let gone = self.told_addresses(name, |_, _| true);
+                let gone = self.told_addresses(name);
                 self.push(name, gone)?;
                 self.match_floods(name);
                 self.remove_idle(name);
