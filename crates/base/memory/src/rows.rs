@@ -1,10 +1,8 @@
 //! Rows: words under a sequence number, with one writer each.
 
-use core::sync::atomic::{
-    AtomicU64,
-    Ordering::{Relaxed, Release},
-    fence,
-};
+use core::sync::atomic::Ordering::{Relaxed, Release};
+
+use crate::shim::{AtomicU64, fence};
 
 /// What a field of a row is made of: a word, or an array of words.
 pub trait Field: Sized {

@@ -72,3 +72,8 @@ mod stack;
 mod status;
 mod sys;
 mod umem;
+
+/// What locks are made of: the core library's here, loom's where `tests/loom_locks.rs` compiles `lock.rs` for its models.
+mod shim {
+    pub use core::{cell::UnsafeCell, hint::spin_loop, sync::atomic::AtomicU32};
+}

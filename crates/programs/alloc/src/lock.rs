@@ -1,18 +1,17 @@
 //! A lock that sleeps in a futex, needs no memory and can be held across fork.
 
-use core::cell::UnsafeCell;
-use core::hint::spin_loop;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicU32, Ordering::*};
+use core::sync::atomic::Ordering::*;
 
+use crate::shim::{AtomicU32, UnsafeCell, spin_loop};
 use crate::sys;
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
 /// Held, and somebody may sleep.
 const CONTENDED: u32 = 2;
-/// Looks before the first sleep: sections take some hundred nanoseconds.
-const SPINS: u32 = 100;
+/// Looks before the first sleep: sections take some hundred nanoseconds. A model has one.
+const SPINS: u32 = if cfg!(loom) { 1 } else { 100 };
 
 /// A value under a lock, whose word is in the value's first cache line.
 #[repr(C, align(64))]
