@@ -415,11 +415,11 @@ impl Cache {
         self.show(class);
     }
 
-    /// Flushes everything.
+    /// Flushes everything. The reader may still have been told of what a magazine that is empty has lost since.
     pub fn flush_all(&self) {
         let before = self.limits().bytes();
         (1..NUMBERS)
-            .filter(|&class| self.held(class) > 0)
+            .filter(|&class| self.held(class) > 0 || self.shown.by_class[class].load(Relaxed) > 0)
             .for_each(|class| self.flush_to(class, 0));
         CACHED.fetch_add(self.limits().bytes().wrapping_sub(before), Relaxed);
     }

@@ -62,13 +62,16 @@ pub const SHARED: usize = NUMBERS;
 /// Of the map: the slab's objects are samples, which no magazine holds.
 pub const SAMPLED: usize = memory::SAMPLED;
 
+/// Owner of a number that no class and no object cache has. No row is its own.
+const NOBODY: u16 = u16::MAX;
+
 static LOCKS: [Lock<Class>; NUMBERS] = classes(0);
 /// malloc's classes, of sampled objects.
 static SAMPLED_LOCKS: [Lock<Class>; CLASSES] = classes(SAMPLED);
 
 /// malloc's classes; the owner of a class's slabs is its number and `first`.
 const fn classes<const N: usize>(first: usize) -> [Lock<Class>; N] {
-    let mut locks = [const { Lock::new(Class::new(1, Geometry::of_class(1))) }; N];
+    let mut locks = [const { Lock::new(Class::new(NOBODY, Geometry::of_class(1))) }; N];
     let mut class = 1;
     while class < CLASSES {
         let owner = (first + class) as u16;
@@ -464,7 +467,7 @@ pub fn begin_class(number: usize, geometry: Geometry) {
 /// Takes the number back from one that is gone.
 pub fn end_class(number: usize) {
     let mut held = LOCKS[number].lock();
-    *held = Class::new(1, Geometry::of_class(1));
+    *held = Class::new(NOBODY, Geometry::of_class(1));
     if let Some(row) = status::row::<memory::ClassRow>(&memory::CLASS, number) {
         row.set(&memory::Class::NOTHING);
     }
