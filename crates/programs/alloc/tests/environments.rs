@@ -175,6 +175,19 @@ fn locked_programs_run() {
     passes(&["locks"]);
 }
 
+/// Whether a process has left a status file where there is no runtime directory, as root's or as that user's.
+fn has_file(pid: u32) -> bool {
+    let start = format!("{pid}.");
+    let is_its = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(&start);
+    let bases = windlass_memory::BASES;
+    let places = bases
+        .iter()
+        .flat_map(|base| [0, NOBODY].map(|uid| PathBuf::from(format!("{base}{uid}/memory"))));
+    places
+        .filter_map(|place| fs::read_dir(place).ok())
+        .any(|entries| entries.flatten().any(|entry| is_its(&entry)))
+}
+
 /// Nobody chooses what a program with other rights than his own does: no option of the environment is read, and no status file is made where he
 /// says, or elsewhere.
 #[test]
@@ -227,19 +240,7 @@ fn privileged_programs_take_no_options() {
     fs::remove_dir_all(runtime.join("windlass")).expect("it was made");
     let (pid, secure) = run(0o4755);
     let said = text(&secure);
-    let bases = windlass_memory::BASES
-        .map(|base| [0, NOBODY].map(|uid| PathBuf::from(format!("{base}{uid}"))));
-    let is_its = |entry: &fs::DirEntry| {
-        entry
-            .file_name()
-            .to_string_lossy()
-            .starts_with(&format!("{pid}."))
-    };
-    let mut files = bases
-        .as_flattened()
-        .iter()
-        .filter_map(|base| fs::read_dir(base.join("memory")).ok());
-    let left = files.any(|entries| entries.flatten().any(|entry| is_its(&entry)));
+    let left = has_file(pid);
     let has_runtime = runtime.join("windlass").exists();
     fs::remove_dir_all(&place).expect("it was made");
     if said.starts_with("plain") {
