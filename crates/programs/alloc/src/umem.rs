@@ -7,6 +7,9 @@
 //! An object is constructed when it first leaves its slab, a batch at a time, and destructed when the empty slab goes back. In
 //! between it stays constructed, in magazines, depot and slab.
 //!
+//! With a debugging word a cache is *checked*, unless `UMC_NODEBUG` or `UMC_NOTOUCH` says otherwise: its objects are buffers of [`debug`], constructed at
+//! each allocation and destructed at each free, so that nothing may be in a free one.
+//!
 //! # Ownership and lifetime
 //! A [`Cache`] lies in a table of its own and is never unmapped; a destroyed one has place 0, with which every call takes the slow path and is named. Its
 //! number may go to another cache: before, [`cache::abandon`] empties and ends that magazine in every thread.
@@ -20,6 +23,7 @@
 //! and a cache that is destroyed with objects out are a sentence and an abort.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
+use core::fmt;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering::*};
 
@@ -48,6 +52,8 @@ const ALIGN_MAX: usize = 16;
 
 /// `UMEM_NOFAIL`.
 const NOFAIL: c_int = 0x100;
+/// `UMC_NOTOUCH` and `UMC_NODEBUG`: debugging words do not count.
+const UNCHECKED: c_int = 0x3_0000;
 /// `UMC_NOMAGAZINE`.
 const NOMAGAZINE: c_int = 0x4_0000;
 /// `UMC_NOTOUCH`, `UMC_NODEBUG`, `UMC_NOMAGAZINE`, `UMC_NOHASH`.
@@ -82,10 +88,32 @@ pub struct Cache {
     destructor: Option<Destructor>,
     reclaim: Option<Reclaim>,
     data: *mut c_void,
-    name: [u8; NAME_LEN],
+    name: Name,
+    /// There may be something to do when a slab is empty.
     constructs: bool,
+    /// 1 + its place in the table.
+    owner: u32,
+    /// What was asked for.
+    bytes: usize,
+    align: usize,
+    is_checked: bool,
+    /// Of a checked one: objects that the program has. Changed under `shared`.
+    out: AtomicUsize,
     /// Of a cache without a number.
     shared: Lock<Class<0>>,
+}
+
+/// A name as a person may read it, and zeros.
+#[derive(Clone, Copy)]
+pub struct Name([u8; NAME_LEN]);
+
+impl fmt::Display for Name {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let len = self.0.iter().position(|&byte| byte == 0);
+        // `copy` left printable characters alone.
+        let text = str::from_utf8(&self.0[..len.unwrap_or(0)]);
+        out.write_str(text.unwrap_or(""))
+    }
 }
 
 /// The table of caches.
@@ -96,7 +124,7 @@ struct Registry {
     usable: usize,
     /// Places that were used at some time.
     begun: usize,
-    /// No place before this one is free.
+    /// No place before this one is free, but those of checked caches that are gone.
     hint: usize,
 }
 
@@ -133,13 +161,17 @@ impl Registry {
         self.get(at).state.load(Relaxed) == LIVE
     }
 
+    /// The first place from one on that was used, and is free.
+    fn free_from(&self, first: usize) -> Option<usize> {
+        let is_free = |at: &usize| self.get(*at).state.load(Relaxed) == DEAD;
+        (first..self.begun).find(is_free)
+    }
+
     /// A free place.
     fn place(&mut self) -> Option<usize> {
-        let free = |at: &usize| self.get(*at).state.load(Relaxed) == DEAD;
-        let found = (self.hint..self.begun).find(free);
-        let at = found.unwrap_or(self.begun);
+        let mut at = self.free_from(self.hint).unwrap_or(self.begun);
         if at == self.usable && !self.grow() {
-            return None;
+            at = self.free_from(0)?;
         }
         self.begun = self.begun.max(at + 1);
         self.hint = at + 1;
@@ -172,7 +204,8 @@ impl Registry {
     fn make(&mut self, geometry: Geometry, wanted: Cache, flags: c_int) -> Option<*mut Cache> {
         let at = self.place()?;
         let cache = self.at(at);
-        let keeps = flags & NOMAGAZINE == 0 && geometry.size() <= NUMBERED_MAX;
+        let keeps =
+            flags & NOMAGAZINE == 0 && !wanted.is_checked && geometry.size() <= NUMBERED_MAX;
         let number = keeps.then(|| self.number()).flatten();
         if let Some(number) = number {
             heap::begin_class(number, geometry);
@@ -183,6 +216,7 @@ impl Registry {
             place: AtomicUsize::new(number.unwrap_or(SHARED) * 16),
             state: AtomicU8::new(LIVE),
             shared: Lock::new(Class::new(owner, geometry)),
+            owner: at as u32 + 1,
             ..wanted
         };
         // SAFETY: a usable place that nobody knows of.
@@ -201,7 +235,7 @@ impl Registry {
             SHARED => 0,
             number => number,
         };
-        let (words, _) = cache.name.as_chunks();
+        let (words, _) = cache.name.0.as_chunks();
         let mut name = [0; NAME_LEN / 8];
         for (to, word) in name.iter_mut().zip(words) {
             *to = u64::from_le_bytes(*word);
@@ -214,7 +248,7 @@ impl Registry {
             class: class as u64,
             units: held.geometry().units() as u64,
             slabs: held.slabs() as u64,
-            objects: (held.slabs() * held.geometry().objects()) as u64,
+            objects: cache.objects(&held) as u64,
             in_slabs: held.in_slabs() as u64,
             ..memory::Cache::NOTHING
         });
@@ -222,11 +256,19 @@ impl Registry {
 }
 
 impl Cache {
-    /// The name as a person may read it.
-    fn name(&self) -> &str {
-        let len = self.name.iter().position(|&byte| byte == 0);
-        // `copy` left printable characters alone.
-        str::from_utf8(&self.name[..len.unwrap_or(0)]).unwrap_or("")
+    /// Objects of its slabs, or of a checked one those that the program has.
+    fn objects(&self, held: &Class<0>) -> usize {
+        match self.is_checked {
+            true => self.out.load(Relaxed),
+            false => held.slabs() * held.geometry().objects(),
+        }
+    }
+
+    fn call(&self, name: &'static str) -> debug::Call {
+        debug::Call {
+            name,
+            owner: self.owner,
+        }
     }
 
     /// Its number; `call` is named if it has none because it was destroyed.
@@ -242,6 +284,9 @@ impl Cache {
     /// An object; `None`: no memory, or its constructor refused.
     fn take(&self, flags: c_int) -> Option<usize> {
         let number = self.number("umem_cache_alloc")?;
+        if self.is_checked {
+            return self.take_checked(flags);
+        }
         let mut batch = [0; BATCH_MAX];
         if number == SHARED {
             let taken = heap::refill_from(&self.shared, SHARED, &mut batch[..1]);
@@ -263,6 +308,59 @@ impl Cache {
             heap::flush(number, &rest[filled..]);
         }
         Some(object)
+    }
+
+    /// A buffer of [`debug`], constructed.
+    fn take_checked(&self, flags: c_int) -> Option<usize> {
+        let may_fail = flags & NOFAIL == 0;
+        let object = debug::take_object(self.owner, self.bytes, self.align, may_fail);
+        if object == 0 {
+            return None;
+        }
+        if let Some(constructor) = self.constructor {
+            // SAFETY: the program's function, and an object of its own size that nobody has.
+            let answer = unsafe { constructor(object as *mut c_void, self.data, flags & NOFAIL) };
+            if answer != 0 {
+                debug::release_object(self.call("umem_cache_alloc"), object, || {});
+                return None;
+            }
+        }
+        self.count(|out| out + 1);
+        Some(object)
+    }
+
+    /// Takes it back, destructed.
+    fn put_checked(&self, address: usize) {
+        let mut is_freed = false;
+        let is_known = debug::release_object(self.call("umem_cache_free"), address, || {
+            is_freed = true;
+            self.destruct(address);
+        });
+        if !is_known {
+            self.complain(Fault::Unknown(address));
+        }
+        if is_freed {
+            self.count(|out| out - 1);
+        }
+    }
+
+    /// Counts an object of a checked cache, and tells the reader.
+    fn count(&self, count: impl FnOnce(usize) -> usize) {
+        let _held = self.shared.lock();
+        let out = count(self.out.load(Relaxed));
+        self.out.store(out, Relaxed);
+        let at = self.owner as usize - 1;
+        if let Some(row) = status::row::<memory::CacheRow>(&memory::CACHE, at) {
+            row.sequence
+                .write(|| row.objects.store(out as u64, Relaxed));
+        }
+    }
+
+    fn destruct(&self, object: usize) {
+        if let Some(destructor) = self.destructor {
+            // SAFETY: the program's function, and an object that was constructed and that nobody has.
+            unsafe { destructor(object as *mut c_void, self.data) };
+        }
     }
 
     /// Constructs those of the objects that `fresh` says. From the first failure on they go back. Returns how many are left.
@@ -312,6 +410,9 @@ impl Cache {
         let Some(number) = self.number("umem_cache_free") else {
             return;
         };
+        if self.is_checked {
+            return self.put_checked(address);
+        }
         if heap::entry_at(address) != number {
             return self.complain(Fault::Unknown(address));
         }
@@ -338,7 +439,7 @@ impl Cache {
         };
         report::error(format_args!(
             "umem_cache_free({}, {address:#x}): {what}",
-            self.name()
+            self.name
         ));
     }
 
@@ -347,12 +448,7 @@ impl Cache {
         if !self.constructs {
             return;
         }
-        let destruct = |object: usize| {
-            if let Some(destructor) = self.destructor {
-                // SAFETY: the program's function, and an object that was constructed and that nobody has.
-                unsafe { destructor(object as *mut c_void, self.data) };
-            }
-        };
+        let destruct = |object: usize| self.destruct(object);
         match self.place.load(Relaxed) / 16 {
             0 => {}
             SHARED => heap::destruct(&self.shared, destruct),
@@ -362,6 +458,9 @@ impl Cache {
 
     /// Moves everything that the program does not have to the slabs. Returns what it has.
     fn empty(&self, number: usize) -> Result<usize, Fault> {
+        if self.is_checked {
+            return Ok(self.out.load(Relaxed));
+        }
         if number == SHARED {
             heap::release_spare(&self.shared);
             return Ok(self.shared.lock().out());
@@ -402,10 +501,7 @@ impl Cache {
         if out > 0 {
             // What the parent's other threads had at the moment of a fork is lost, and no error of the child.
             if self.forks == FORKS.load(Relaxed) {
-                report::error(format_args!(
-                    "umem_cache_destroy({}): {out} objects are still allocated",
-                    self.name()
-                ));
+                self.complain_of_objects(out);
             }
             return;
         }
@@ -419,9 +515,22 @@ impl Cache {
         if let Some(row) = status::row::<memory::CacheRow>(&memory::CACHE, at) {
             row.set(&memory::Cache::NOTHING);
         }
-        registry.hint = registry.hint.min(at);
+        if !self.is_checked {
+            // A checked one's place waits as long as it can: errors name what was there.
+            registry.hint = registry.hint.min(at);
+        }
         self.place.store(0, Relaxed);
         self.state.store(DEAD, Relaxed);
+    }
+
+    fn complain_of_objects(&self, out: usize) {
+        let name = self.name;
+        let what = format_args!("umem_cache_destroy({name}): {out} objects are still allocated");
+        report::error_with(what, || {
+            if self.is_checked {
+                debug::live(self.owner);
+            }
+        });
     }
 
     /// Calls `visit` while the cache is not destroyed. The lock is held, and released meanwhile.
@@ -433,6 +542,13 @@ impl Cache {
         self.busy.fetch_sub(1, Relaxed);
         sys::wake(&self.busy);
     }
+}
+
+/// The name of a cache, given as [`debug::Call::owner`]; also of one that is gone. `None`: malloc's.
+pub fn name_of(owner: u32) -> Option<Name> {
+    let at = (owner as usize).checked_sub(1)?;
+    let registry = REGISTRY.lock();
+    (at < registry.begun).then(|| registry.get(at).name)
 }
 
 /// Tells the reader of a new file about all caches. No lock is held.
@@ -554,13 +670,13 @@ fn each_lock(visit: impl Fn(&Lock<Class<0>>)) {
 }
 
 /// The first characters of a name; what would trouble a terminal becomes a question mark.
-fn copy(name: &CStr) -> [u8; NAME_LEN] {
+fn copy(name: &CStr) -> Name {
     let mut copy = [0; NAME_LEN];
     for (to, &from) in copy[..NAME_LEN - 1].iter_mut().zip(name.to_bytes()) {
         let is_plain = from.is_ascii_graphic() || from == b' ';
         *to = if is_plain { from } else { b'?' };
     }
-    copy
+    Name(copy)
 }
 
 fn refuse(errno: c_int) -> *mut Cache {
@@ -592,7 +708,10 @@ pub unsafe extern "C" fn umem_cache_create(
     // What a type of this size needs at most.
     let natural = (bytes & bytes.wrapping_neg()).clamp(calls::ALIGN_MIN, ALIGN_MAX);
     let align = if align == 0 { natural } else { align };
-    let constructs = constructor.is_some() || destructor.is_some();
+    // The program may be earlier than the library's constructor.
+    options::read();
+    let is_checked = options::is_debugging() && flags & UNCHECKED == 0;
+    let constructs = !is_checked && (constructor.is_some() || destructor.is_some());
     let Some(geometry) = Geometry::of_cache(bytes, align, constructs) else {
         return refuse(libc::ENOMEM);
     };
@@ -611,6 +730,11 @@ pub unsafe extern "C" fn umem_cache_create(
         // SAFETY: the caller's promise.
         name: copy(unsafe { CStr::from_ptr(name) }),
         constructs,
+        owner: 0,
+        bytes,
+        align,
+        is_checked,
+        out: AtomicUsize::new(0),
         shared: Lock::new(Class::new(1, geometry)),
     };
     let made = REGISTRY.lock().make(geometry, wanted, flags);
@@ -788,15 +912,12 @@ pub unsafe extern "C-unwind" fn umem_free(object: *mut c_void, bytes: usize) {
 #[inline(never)]
 fn umem_free_slow(object: *mut c_void, bytes: usize, class: usize) {
     let address = object as usize;
-    let is_other = if options::is_debugging() && address != 0 {
-        let known = debug::usable("umem_free", address);
-        known.is_some_and(|known| known != bytes)
-    } else {
-        // Objects without a class are runs or mappings, whatever their size.
-        let found = heap::class_of_entry(heap::entry_at(address));
-        found != 0 && found != class
-    };
-    if is_other {
+    if options::is_debugging() && debug::release_sized(address, bytes) {
+        return;
+    }
+    // Objects without a class are runs or mappings, whatever their size.
+    let found = heap::class_of_entry(heap::entry_at(address));
+    if found != 0 && found != class {
         report::error(format_args!(
             "umem_free({address:#x}, {bytes}): allocated with another size"
         ));

@@ -223,22 +223,9 @@ fn unknown_words_are_named() {
 /// Runs the program of `umem.c`, which is linked with the library; it must be content.
 fn caches_pass(what: &[&str]) -> Output {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    let directory = library().with_file_name("");
-    let program = PROGRAM.get_or_init(|| {
-        let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
-        let path = |option: &str, path: &Path| format!("{option}{}", path.display());
-        compile_with(
-            "cc",
-            "umem.c",
-            &[
-                path("-I", &include),
-                path("-L", &directory),
-                "-lwindlass_alloc".into(),
-            ],
-        )
-    });
+    let program = PROGRAM.get_or_init(|| compile_linked("umem.c"));
     let mut command = Command::new(program);
-    command.args(what).env("LD_LIBRARY_PATH", directory);
+    command.args(what);
     output(command, false)
 }
 
