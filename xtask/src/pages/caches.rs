@@ -40,7 +40,7 @@ const DESCRIPTION: &[&str] = &[
     "Without memory, the reclaim callbacks of all caches are called once, by one thread at a time, to free objects that the program can do without; malloc(3) does that, too. Then UMEM_DEFAULT returns NULL. UMEM_NOFAIL calls the callback that umem_nofail_callback() \
      has set. If it returns UMEM_CALLBACK_RETRY, the call goes on; with UMEM_CALLBACK_EXIT(status), or without a callback (status 255), the process exits. It may also leave by longjmp(3) or pthread_exit(3).",
     "umem_reap() calls the reclaim callbacks, and gives free memory back to the kernel as malloc_trim(3).",
-    "The first 21 caches of objects up to 64 KiB have magazines: umem_cache_alloc() and umem_cache_free() take 10 and 29 instructions, and no lock. Others take the cache's lock each time. A cache that is destroyed leaves its magazines to the next one that is made.",
+    "The first 21 caches of objects up to 64 KiB have magazines: umem_cache_alloc() and umem_cache_free() take 13 and 29 instructions, and no lock. Others take the cache's lock each time. A cache that is destroyed leaves its magazines to the next one that is made.",
 ];
 
 const ERRORS: &[(&str, &str)] = &[

@@ -271,7 +271,8 @@ fn len(call: &'static str, object: *mut c_void) -> usize {
     }
 }
 
-extern "C" fn calloc_from(
+/// `calloc`, with what the program has in its registers.
+pub extern "C" fn calloc_from(
     count: usize,
     each: usize,
     sp: usize,

@@ -318,7 +318,7 @@ fn missed_with_caches(words: &str) -> BTreeSet<String> {
     list.lines().filter(is_missed).map(str::to_owned).collect()
 }
 
-/// Of 45 small errors with object caches the library catches 22 by itself, 43 with guards, and all with walls.
+/// Of 45 small errors with object caches the library catches 25 by itself, 43 with guards, and all with walls.
 #[test]
 fn small_errors_with_caches_are_caught() {
     let by_walls = ["read_behind", "after_read"];
@@ -335,9 +335,6 @@ fn small_errors_with_caches_are_caught() {
         "after_built",
         "after_locked",
         "after_reuse",
-        "twice_apart",
-        "twice_far",
-        "twice_thread",
         "freed_by_free",
         "resized",
         "gone_write",
@@ -351,7 +348,11 @@ fn small_errors_with_caches_are_caught() {
     assert_eq!(missed_with_caches("guards,firewall=1"), set(&[]));
     assert_eq!(missed_with_caches("guards"), set(&[&by_walls]));
     assert_eq!(missed_with_caches("default"), set(&[&by_walls]));
-    assert_eq!(missed_with_caches(""), set(&[&by_walls, &by_guards]));
+    // Chance decides where a sample lies, and thereby whether both copies of an object in a magazine are flushed.
+    assert_eq!(
+        missed_with_caches("sample=0"),
+        set(&[&by_walls, &by_guards])
+    );
 }
 
 /// An error names the buffer, its cache, its size, and the last transaction.

@@ -111,10 +111,12 @@ static const struct { const char *name; void (*make)(void); } errors[] = {
 static void go_on(void) {
     static char *all[3000];
     umem_cache_t *caches[] = {plain, built, odd, locked};
+    // What is freed first in a round stays deep in a magazine: another object each time.
+    int steps[] = {1009, 1013, 1019};
     for (int round = 0; round < 12; round++) {
         umem_cache_t *cache = caches[round % 4];
         for (int i = 0; i < 3000; i++) memset(all[i] = object(cache), 'y', 61);
-        for (int i = 0; i < 3000; i++) release(cache, all[i * 1009 % 3000]);
+        for (int i = 0; i < 3000; i++) release(cache, all[(i + 1000) * steps[round / 4] % 3000]);
     }
 }
 
