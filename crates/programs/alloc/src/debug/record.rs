@@ -116,6 +116,7 @@ pub static DESCRIPTION: [AtomicU64; WORDS] = {
         (Word::Depth, last + offset_of!(Transaction, depth)),
         (Word::Stack, last + offset_of!(Transaction, stack)),
         (Word::State, offset_of!(Record, state)),
+        (Word::Owner, offset_of!(Record, link)),
     ];
     let mut at = 0;
     while at < offsets.len() {
