@@ -355,85 +355,88 @@ fn small_errors_with_caches_are_caught() {
     );
 }
 
+const FREED: &str = "last transaction: freed, thread ";
+const ALLOCATED: &str = "last transaction: allocated, thread ";
+/// An error of `objects.c`, the sentence without the address, the buffer, and its last transaction.
+const NAMED: [(&str, &str, &str, &str); 12] = [
+    (
+        "twice_apart",
+        "umem_cache_free(plain, 0x.): already freed",
+        "64 bytes, cache plain",
+        FREED,
+    ),
+    (
+        "twice_built",
+        "umem_cache_free(built, 0x.): already freed",
+        "64 bytes, cache built",
+        FREED,
+    ),
+    (
+        "other_cache",
+        "umem_cache_free(built, 0x.): not an object of this cache",
+        "64 bytes, cache plain",
+        ALLOCATED,
+    ),
+    (
+        "malloced",
+        "umem_cache_free(plain, 0x.): not an object of this cache",
+        "64 bytes, cache wl_alloc_96",
+        ALLOCATED,
+    ),
+    (
+        "interior_8",
+        "umem_cache_free(plain, 0x.): not the start of an allocation",
+        "64 bytes, cache plain",
+        ALLOCATED,
+    ),
+    (
+        "freed_by_free",
+        "free(0x.): an object of a cache, which umem_cache_free frees",
+        "64 bytes, cache plain",
+        ALLOCATED,
+    ),
+    (
+        "resized",
+        "realloc(0x.): an object of a cache, which umem_cache_free frees",
+        "64 bytes, cache plain",
+        ALLOCATED,
+    ),
+    (
+        "behind_odd",
+        "0x.: written behind the buffer, found at umem_cache_free",
+        "61 bytes, cache odd",
+        ALLOCATED,
+    ),
+    (
+        "after_built",
+        "0x.: written after the buffer was freed, found at free",
+        "64 bytes, cache built",
+        FREED,
+    ),
+    (
+        "gone_write",
+        "0x.: written after the buffer was freed, found at free",
+        "64 bytes, cache one",
+        FREED,
+    ),
+    (
+        "left",
+        "umem_cache_destroy(one): 1 objects are still allocated",
+        "64 bytes, cache one",
+        ALLOCATED,
+    ),
+    (
+        "sized_near",
+        "umem_free(0x.): allocated with another size",
+        "60 bytes, cache wl_alloc_96",
+        ALLOCATED,
+    ),
+];
+
 /// An error names the buffer, its cache, its size, and the last transaction.
 #[test]
 fn errors_name_the_cache() {
-    let freed = "last transaction: freed, thread ";
-    let allocated = "last transaction: allocated, thread ";
-    for (what, first, buffer, last) in [
-        (
-            "twice_apart",
-            "umem_cache_free(plain, 0x.): already freed",
-            "64 bytes, cache plain",
-            freed,
-        ),
-        (
-            "twice_built",
-            "umem_cache_free(built, 0x.): already freed",
-            "64 bytes, cache built",
-            freed,
-        ),
-        (
-            "other_cache",
-            "umem_cache_free(built, 0x.): not an object of this cache",
-            "64 bytes, cache plain",
-            allocated,
-        ),
-        (
-            "malloced",
-            "umem_cache_free(plain, 0x.): not an object of this cache",
-            "64 bytes, cache wl_alloc_96",
-            allocated,
-        ),
-        (
-            "interior_8",
-            "umem_cache_free(plain, 0x.): not the start of an allocation",
-            "64 bytes, cache plain",
-            allocated,
-        ),
-        (
-            "freed_by_free",
-            "free(0x.): an object of a cache, which umem_cache_free frees",
-            "64 bytes, cache plain",
-            allocated,
-        ),
-        (
-            "resized",
-            "realloc(0x.): an object of a cache, which umem_cache_free frees",
-            "64 bytes, cache plain",
-            allocated,
-        ),
-        (
-            "behind_odd",
-            "0x.: written behind the buffer, found at umem_cache_free",
-            "61 bytes, cache odd",
-            allocated,
-        ),
-        (
-            "after_built",
-            "0x.: written after the buffer was freed, found at free",
-            "64 bytes, cache built",
-            freed,
-        ),
-        (
-            "gone_write",
-            "0x.: written after the buffer was freed, found at free",
-            "64 bytes, cache one",
-            freed,
-        ),
-        (
-            "left",
-            "umem_cache_destroy(one): 1 objects are still allocated",
-            "64 bytes, cache one",
-            allocated,
-        ),
-        (
-            "sized_near",
-            "umem_free(0x.): allocated with another size",
-            "60 bytes, cache wl_alloc_96",
-            allocated,
-        ),
-    ] {
+    for (what, first, buffer, last) in NAMED {
         let output = objects(&[what], "default");
         let said = text(&output);
         assert_eq!(output.status.signal(), Some(ABORTED), "{what}: {said}");
