@@ -156,6 +156,11 @@ fn caches_and_leaks_are_seen() {
                 text.starts_with(&format!("object of {cache}, 0 bytes in, allocated;")),
                 "{words}: {text}"
             );
+            // Without words only a sample has a stack.
+            let stack = what[0]["stack"].as_array();
+            let by = stack.and_then(|stack| stack.first()?.as_str());
+            let is_known = by.is_some_and(|by| by.starts_with("fill"));
+            assert!(is_known || words.is_empty(), "{words}: {stack:?}");
         }
         let leaks = running.ask(directory, &["leaks", "PID", "--scan"]);
         let buffers: u64 = leaks.iter().filter_map(|row| row["buffers"].as_u64()).sum();

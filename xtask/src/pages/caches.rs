@@ -29,18 +29,18 @@ const DESCRIPTION: &[&str] = &[
      other programs.",
     "umem_cache_create() makes a cache of objects of size bytes, at most 2 MiB, at multiples of align: a power of two up to 64 KiB. With align 0 an object is aligned to 16 bytes if its size is a multiple of 16, \
      else to 8. The first 31 bytes of the name are kept; bytes that are not printable ASCII become question marks. The three callbacks may be NULL, and source must be. cflags is 0 or a sum: with UMC_NOMAGAZINE free objects go \
-     straight back to their slab; UMC_NODEBUG, UMC_NOTOUCH and UMC_NOHASH have no effect.",
+     straight back to their slab; with UMC_NODEBUG or UMC_NOTOUCH debugging words have no effect; UMC_NOHASH has none.",
     "umem_cache_alloc() returns an object in its constructed state; umem_cache_free() takes it back in that state. The constructor gets private_data and the flags for allocations of its own. It is called when an object first leaves its \
      slab, for a batch of up to 64 objects at a time; not 0 means that it could not, and the object goes back. An object stays constructed while it is free. The destructor is called before its memory is \
-     given back: when a whole slab is free, or when the cache is destroyed. Callbacks are called without a lock, on any thread that allocates or frees objects of the cache, ends, or calls malloc_trim(3).",
-    "umem_cache_destroy() destructs what is free and forgets the cache. All objects must have been freed, and no other thread may use the cache; objects that are out end the program with a sentence. A child of fork(2) may destroy caches of which the parent's other \
+     given back: when a whole slab is free, or when the cache is destroyed. With a debugging word of WINDLASS_MEMORY the constructor is called at each allocation, and the destructor at each free. Callbacks are called without a lock, on any thread that allocates or frees objects of the cache, ends, or calls malloc_trim(3).",
+    "umem_cache_destroy() destructs what is free and forgets the cache. All objects must have been freed, and no other thread may use the cache; objects that are out end the program with a sentence, which names some of them with a debugging word. A child of fork(2) may destroy caches of which the parent's other \
      threads had objects: their memory stays allocated. It must not be called by a callback of the same cache.",
     "umem_alloc() allocates as malloc(3), umem_zalloc() as calloc(3), and umem_alloc_align() at a multiple of align. They return NULL for 0 bytes. umem_free() and umem_free_align() take the size that was asked for. umem_free() names another size if \
      that has another class, or, with a debugging word of WINDLASS_MEMORY, if it differs at all.",
     "Without memory, the reclaim callbacks of all caches are called once, by one thread at a time, to free objects that the program can do without; malloc(3) does that, too. Then UMEM_DEFAULT returns NULL. UMEM_NOFAIL calls the callback that umem_nofail_callback() \
      has set. If it returns UMEM_CALLBACK_RETRY, the call goes on; with UMEM_CALLBACK_EXIT(status), or without a callback (status 255), the process exits. It may also leave by longjmp(3) or pthread_exit(3).",
     "umem_reap() calls the reclaim callbacks, and gives free memory back to the kernel as malloc_trim(3).",
-    "The first 21 caches of objects up to 64 KiB have magazines: umem_cache_alloc() and umem_cache_free() take 10 and 29 instructions, and no lock. Others take the cache's lock each time. A cache that is destroyed leaves its magazines to the next one that is made.",
+    "The first 21 caches of objects up to 64 KiB have magazines: umem_cache_alloc() and umem_cache_free() take 13 and 29 instructions, and no lock. Others take the cache's lock each time. A cache that is destroyed leaves its magazines to the next one that is made.",
 ];
 
 const ERRORS: &[(&str, &str)] = &[

@@ -26,12 +26,14 @@ pub enum Word {
     Stack,
     /// In a record: a byte; [`LIVE`] while the program has the buffer.
     State,
+    /// In a record: 4 bytes. 0: malloc's; else 1 + the row of the object cache.
+    Owner,
 }
 
 /// Words of the description: those of [`Word`], then pairs of an address and bytes: further tables with addresses of buffers.
 pub const WORDS: usize = TABLES_AT + 2 * TABLES;
 /// Words before the first pair.
-pub const TABLES_AT: usize = Word::State as usize + 1;
+pub const TABLES_AT: usize = Word::Owner as usize + 1;
 /// Pairs. Where the bytes are 0 there is no table.
 pub const TABLES: usize = 4;
 /// The state of a buffer that the program has.

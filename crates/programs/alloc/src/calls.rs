@@ -255,7 +255,7 @@ extern "C" fn release_slow(object: *mut c_void) {
 }
 
 /// Bytes of the object that starts there.
-fn len(call: &str, object: *mut c_void) -> usize {
+fn len(call: &'static str, object: *mut c_void) -> usize {
     if options::is_debugging()
         && let Some(bytes) = debug::usable(call, object as usize)
     {
@@ -271,7 +271,8 @@ fn len(call: &str, object: *mut c_void) -> usize {
     }
 }
 
-extern "C" fn calloc_from(
+/// `calloc`, with what the program has in its registers.
+pub extern "C" fn calloc_from(
     count: usize,
     each: usize,
     sp: usize,

@@ -37,6 +37,7 @@ use crate::sys;
 use log::Logs;
 use record::{Record, Records};
 use stack::Transaction;
+pub use tell::Call;
 use tell::Wrong;
 
 /// Freed buffers whose memory is kept.
@@ -135,6 +136,17 @@ impl Inside {
         arch::set_current(&DEAD);
         Self(true)
     }
+
+    /// Calls the program, whose own calls are not nested in this one.
+    fn without(&self, call: impl FnOnce()) {
+        if self.0 {
+            arch::set_current(&EMPTY);
+        }
+        call();
+        if self.0 {
+            arch::set_current(&DEAD);
+        }
+    }
 }
 
 impl Drop for Inside {
@@ -148,12 +160,18 @@ impl Drop for Inside {
 /// Memory for a program, or null; `align` is a power of two.
 pub fn take(bytes: usize, align: usize) -> *mut c_void {
     let _inside = Inside::begin("malloc");
-    begin(bytes, align) as *mut c_void
+    begin(bytes, align, 0, true) as *mut c_void
 }
 
-fn begin(bytes: usize, align: usize) -> usize {
+/// An object of the cache `owner`; 0: no memory. `may_fail`: `mtbf=` counts.
+pub fn take_object(owner: u32, bytes: usize, align: usize, may_fail: bool) -> usize {
+    let _inside = Inside::begin("umem_cache_alloc");
+    begin(bytes, align, owner, may_fail)
+}
+
+fn begin(bytes: usize, align: usize, owner: u32, may_fail: bool) -> usize {
     let now = Transaction::now(stack::ALLOCATED);
-    let placed = if fails() {
+    let placed = if may_fail && fails() {
         None
     } else {
         place_or_drain(bytes, align)
@@ -170,7 +188,7 @@ fn begin(bytes: usize, align: usize) -> usize {
         give_back(buffer.base, buffer.len, buffer.class, buffer.is_walled);
         return 0;
     };
-    record.begin(&buffer, &now);
+    record.begin(&buffer, owner, &now);
     state.logs.happened(buffer.object, bytes, &now);
     buffer.object
 }
@@ -271,10 +289,22 @@ fn give_back(base: usize, len: usize, class: usize, is_walled: bool) {
 /// Takes a buffer back. `false`: no record knows the address.
 pub fn release(address: usize) -> bool {
     let _inside = Inside::begin("free");
-    end("free", address)
+    end(Call::of_malloc("free"), address, None, || {})
 }
 
-fn end(call: &str, address: usize) -> bool {
+/// The same, of a buffer of so many bytes.
+pub fn release_sized(address: usize, bytes: usize) -> bool {
+    let _inside = Inside::begin("umem_free");
+    end(Call::of_malloc("umem_free"), address, Some(bytes), || {})
+}
+
+/// The same, of an object of a cache; the program's `destruct` is called while nobody has it, and without a lock.
+pub fn release_object(call: Call, address: usize, destruct: impl FnOnce()) -> bool {
+    let inside = Inside::begin(call.name);
+    end(call, address, None, || inside.without(destruct))
+}
+
+fn end(call: Call, address: usize, bytes: Option<usize>, destruct: impl FnOnce()) -> bool {
     let now = Transaction::now(stack::FREED);
     let mut state = STATE.lock();
     let Some(index) = state.records.find(address) else {
@@ -282,7 +312,8 @@ fn end(call: &str, address: usize) -> bool {
     };
     let record = state.records.at(index);
     let before = record.clone();
-    if let Some(wrong) = before.is_wrong(address) {
+    let other = bytes.filter(|&bytes| bytes != before.size);
+    if let Some(wrong) = before.is_wrong(call, address).or(other.map(Wrong::Size)) {
         drop(state);
         tell::error(call, address, wrong, &before);
         return true;
@@ -295,6 +326,7 @@ fn end(call: &str, address: usize) -> bool {
     });
     drop(state);
     verify(call, &before);
+    destruct();
     let is_hidden = guards::freed(&before);
     // There is room for one more as long as the lock is held.
     let mut state = settle(false);
@@ -306,7 +338,7 @@ fn end(call: &str, address: usize) -> bool {
 }
 
 /// Says what is wrong with the zones of a live buffer, or the contents of a freed one.
-fn verify(call: &str, record: &Record) {
+fn verify(call: Call, record: &Record) {
     if let Some((place, at)) = guards::damage(record) {
         tell::error(call, at, Wrong::Written(place), record);
     }
@@ -324,22 +356,27 @@ fn settle(all: bool) -> Held<'static, State> {
         };
         drop(state);
         if !gone.is_walled {
-            verify("free", &gone);
+            verify(Call::of_malloc("free"), &gone);
         }
         give_back(gone.base, gone.len, usize::from(gone.class), gone.is_walled);
     }
 }
 
 /// What the program asked for; `None`: no record knows the address.
-pub fn usable(call: &str, address: usize) -> Option<usize> {
+pub fn usable(call: &'static str, address: usize) -> Option<usize> {
     let mut state = STATE.lock();
     let index = state.records.find(address)?;
     let record = state.records.at(index).clone();
     drop(state);
-    match record.is_wrong(address) {
+    // Of whatever cache it is an object.
+    let call = Call {
+        name: call,
+        owner: record.link,
+    };
+    match record.is_wrong(call, address) {
         None => Some(record.size),
         Some(wrong) => {
-            tell::error(call, address, wrong, &record);
+            tell::error(Call::of_malloc(call.name), address, wrong, &record);
             Some(0)
         }
     }
@@ -352,18 +389,24 @@ pub fn resize(address: usize, bytes: usize) -> Option<*mut c_void> {
     let index = state.records.find(address)?;
     let record = state.records.at(index).clone();
     drop(state);
-    if let Some(wrong) = record.is_wrong(address) {
-        tell::error("realloc", address, wrong, &record);
+    let call = Call::of_malloc("realloc");
+    if let Some(wrong) = record.is_wrong(call, address) {
+        tell::error(call, address, wrong, &record);
         return Some(ptr::null_mut());
     }
-    let new = begin(bytes, 1);
+    let new = begin(bytes, 1, 0, true);
     if new != 0 {
         let kept = record.size.min(bytes);
         // SAFETY: two buffers of at least that many bytes.
         unsafe { ptr::copy_nonoverlapping(address as *const u8, new as *mut u8, kept) };
-        end("realloc", address);
+        end(call, address, None, || {});
     }
     Some(new as *mut c_void)
+}
+
+/// Prints some of the objects of a cache that the program has.
+pub fn live(owner: u32) {
+    tell::live(owner);
 }
 
 /// Prints where the call came from.
@@ -404,6 +447,6 @@ extern "C" fn at_exit() {
         };
         drop(state);
         from = index + 1;
-        verify("exit", &damaged);
+        verify(Call::of_malloc("exit"), &damaged);
     }
 }

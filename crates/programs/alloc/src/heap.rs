@@ -66,8 +66,8 @@ pub const SAMPLED: usize = memory::SAMPLED;
 const NOBODY: u16 = u16::MAX;
 
 static LOCKS: [Lock<Class>; NUMBERS] = classes(0);
-/// malloc's classes, of sampled objects.
-static SAMPLED_LOCKS: [Lock<Class>; CLASSES] = classes(SAMPLED);
+/// The same, of sampled objects.
+static SAMPLED_LOCKS: [Lock<Class>; NUMBERS] = classes(SAMPLED);
 
 /// malloc's classes; the owner of a class's slabs is its number and `first`.
 const fn classes<const N: usize>(first: usize) -> [Lock<Class>; N] {
@@ -96,7 +96,8 @@ pub fn class_of_entry(entry: usize) -> usize {
     entry % SAMPLED
 }
 
-fn lock_of(entry: usize) -> &'static Lock<Class> {
+/// The class of a map entry.
+pub fn class(entry: usize) -> &'static Lock<Class> {
     match entry {
         0..SAMPLED => &LOCKS[entry],
         _ => &SAMPLED_LOCKS[entry - SAMPLED],
@@ -175,8 +176,8 @@ pub fn show_all() {
         arena.show();
     }
     show_mappings(&MAPPINGS.lock());
-    for entry in (1..NUMBERS).chain(SAMPLED + 1..SAMPLED + CLASSES) {
-        let held = lock_of(entry).lock();
+    for entry in (1..NUMBERS).chain(SAMPLED + 1..SAMPLED + NUMBERS) {
+        let held = class(entry).lock();
         // A sampled class that never had an object is not worth its page.
         let is_begun = entry < NUMBERS && held.owner() == entry;
         if is_begun || held.slabs() > 0 {
@@ -451,14 +452,11 @@ pub fn object_size(number: usize) -> usize {
     SIZES[number].load(Relaxed) as usize
 }
 
-/// The class of a number.
-pub fn class(number: usize) -> &'static Lock<Class> {
-    &LOCKS[number]
-}
-
 /// Gives a number to an object cache.
 pub fn begin_class(number: usize, geometry: Geometry) {
-    let mut held = LOCKS[number].lock();
+    let sampled = SAMPLED + number;
+    *class(sampled).lock() = Class::new(sampled as u16, geometry);
+    let mut held = class(number).lock();
     *held = Class::new(number as u16, geometry);
     SIZES[number].store(geometry.size() as u32, Relaxed);
     show_class(&held, Moved::Other, false);
@@ -466,16 +464,18 @@ pub fn begin_class(number: usize, geometry: Geometry) {
 
 /// Takes the number back from one that is gone.
 pub fn end_class(number: usize) {
-    let mut held = LOCKS[number].lock();
-    *held = Class::new(NOBODY, Geometry::of_class(1));
-    if let Some(row) = status::row::<memory::ClassRow>(&memory::CLASS, number) {
-        row.set(&memory::Class::NOTHING);
+    for entry in [number, SAMPLED + number] {
+        let mut held = class(entry).lock();
+        *held = Class::new(NOBODY, Geometry::of_class(1));
+        if let Some(row) = status::row::<memory::ClassRow>(&memory::CLASS, entry) {
+            row.set(&memory::Class::NOTHING);
+        }
     }
 }
 
 /// Takes objects of a map entry's class, at least one unless there is no memory. Returns how many.
 pub fn refill(entry: usize, out: &mut [usize]) -> usize {
-    refill_from(lock_of(entry), entry, out).count
+    refill_from(class(entry), entry, out).count
 }
 
 /// The same of any lock; `entry` is what the map says of its slabs.
@@ -506,7 +506,7 @@ pub fn refill_from<const DEPOT: usize>(
 /// Takes back objects of a map entry's class.
 pub fn flush(entry: usize, objects: &[usize]) {
     let flush = |held: &mut Class| held.flush(&mut Table, HOT.base.load(Relaxed), objects);
-    if let Err(fault) = put_back(lock_of(entry), Moved::Flush, flush) {
+    if let Err(fault) = put_back(class(entry), Moved::Flush, flush) {
         report::fault("free", fault);
     }
 }

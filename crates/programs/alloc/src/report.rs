@@ -104,7 +104,14 @@ pub fn process_ends() {
 /// Says what the program did wrong and aborts, unless the options say otherwise.
 #[cold]
 pub fn error(what: fmt::Arguments<'_>) {
+    error_with(what, || {});
+}
+
+/// The same, with further lines.
+#[cold]
+pub fn error_with(what: fmt::Arguments<'_>, more: impl FnOnce()) {
     say(what);
+    more();
     if options::is_debugging() {
         debug::stack();
     }

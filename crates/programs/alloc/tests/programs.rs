@@ -221,24 +221,11 @@ fn unknown_words_are_named() {
 }
 
 /// Runs the program of `umem.c`, which is linked with the library; it must be content.
-fn caches_pass(what: &[&str]) -> Output {
+fn caches_pass(what: &[&str], words: &str) -> Output {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    let directory = library().with_file_name("");
-    let program = PROGRAM.get_or_init(|| {
-        let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
-        let path = |option: &str, path: &Path| format!("{option}{}", path.display());
-        compile_with(
-            "cc",
-            "umem.c",
-            &[
-                path("-I", &include),
-                path("-L", &directory),
-                "-lwindlass_alloc".into(),
-            ],
-        )
-    });
+    let program = PROGRAM.get_or_init(|| compile_linked("umem.c"));
     let mut command = Command::new(program);
-    command.args(what).env("LD_LIBRARY_PATH", directory);
+    command.args(what).env("WINDLASS_MEMORY", words);
     output(command, false)
 }
 
@@ -258,7 +245,7 @@ fn object_caches_keep_their_promises() {
         "arguments",
         "shortage",
     ] {
-        let output = caches_pass(&[what]);
+        let output = caches_pass(&[what], "");
         let said = text(&output);
         let is_end = match what {
             // The callback's answer.
@@ -267,7 +254,12 @@ fn object_caches_keep_their_promises() {
         };
         assert!(is_end, "{what}: {:?} {said}", output.status);
     }
-    assert_eq!(caches_pass(&["nofail"]).status.code(), Some(255));
+    // Each object of more than a few bytes is a sample, in a slab of its own kind.
+    for what in ["threads", "churn", "exits", "forks"] {
+        let output = caches_pass(&[what], "sample=50");
+        assert_eq!(text(&output), "done\n", "{what}");
+    }
+    assert_eq!(caches_pass(&["nofail"], "").status.code(), Some(255));
 }
 
 /// Wrong uses of object caches are named.
@@ -309,7 +301,7 @@ fn wrong_uses_of_caches_are_named() {
         ),
         ("size", "umem_free(0x", "allocated with another size"),
     ] {
-        let output = caches_pass(&["wrong", what]);
+        let output = caches_pass(&["wrong", what], "");
         let said = text(&output);
         assert_eq!(output.status.signal(), Some(ABORTED), "{what}: {said}");
         assert!(

@@ -400,8 +400,18 @@ fn threads_have_rows() {
 /// probability `bytes / weight`). What was freed does not count. The generator's seed is fixed, and the program has one thread: the samples are the same each time.
 #[test]
 fn ten_sites_are_estimated() {
+    are_estimated("sites");
+}
+
+/// The same of nine object caches and `umem_alloc`.
+#[test]
+fn ten_sites_of_caches_are_estimated() {
+    are_estimated("cache-sites");
+}
+
+fn are_estimated(what: &str) {
     let place = Place::new();
-    let mut command = command(&place, &["sites"]);
+    let mut command = command(&place, &[what]);
     // A mean of one's own choosing does not follow the clock.
     command.env("WINDLASS_MEMORY", "sample=500k");
     let mut running = Running::start(command);
@@ -443,8 +453,22 @@ fn ten_sites_are_estimated() {
 /// Large samples that are made longer, shorter, moved and made small: none is left, and none is counted twice.
 #[test]
 fn resized_samples_are_forgotten() {
+    are_forgotten("resize");
+}
+
+/// Samples of object caches end with the objects, and none is left of a cache that is gone.
+#[test]
+fn samples_of_caches_are_forgotten() {
+    are_forgotten("ending-caches");
+}
+
+fn are_forgotten(what: &str) {
     let place = Place::new();
-    let mut running = Running::start(command(&place, &["resize"]));
+    let mut command = command(&place, &[what]);
+    if what == "ending-caches" {
+        command.env("WINDLASS_MEMORY", "sample=20k");
+    }
+    let mut running = Running::start(command);
     running.number();
     let image = Image::of(&place, running.child.id());
     let sampling = Sampling::from_bytes(image.bytes(&SAMPLING, 0)).expect("whole");

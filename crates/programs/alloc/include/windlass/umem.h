@@ -23,7 +23,10 @@ extern "C" {
 /* Bytes of a cache's name that are kept. */
 #define UMEM_CACHE_NAMELEN 31
 
-/* Flags of a cache. UMC_NOMAGAZINE: free objects go straight back to their slab. The others have no effect. */
+/*
+ * Flags of a cache. UMC_NOMAGAZINE: free objects go straight back to their slab. UMC_NODEBUG, UMC_NOTOUCH: debugging words have no effect.
+ * UMC_NOHASH has none.
+ */
 #define UMC_NOTOUCH 0x00010000
 #define UMC_NODEBUG 0x00020000
 #define UMC_NOMAGAZINE 0x00040000

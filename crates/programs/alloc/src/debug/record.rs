@@ -13,7 +13,7 @@ use crate::heap::{self, HOT};
 use crate::sys;
 
 use super::stack::Transaction;
-use super::tell::Wrong;
+use super::tell::{Call, Wrong};
 use super::{Buffer, guards};
 
 /// States of a record: the program has the buffer,
@@ -53,8 +53,8 @@ pub struct Record {
     pub len: usize,
     /// The last call.
     pub last: Transaction,
-    /// The next free block, from its first record.
-    next: u32,
+    /// Of a buffer: whose objects it is one of, as [`Call::owner`]. Of the first record of a free block: the next one.
+    pub link: u32,
     /// [`LIVE`], [`WAITING`] or [`GONE`].
     pub state: u8,
     /// Its class; 0: a run or a mapping.
@@ -67,13 +67,14 @@ const _: () = assert!(size_of::<Record>() == 256);
 
 impl Record {
     /// A buffer is handed out.
-    pub fn begin(&mut self, buffer: &Buffer, now: &Transaction) {
+    pub fn begin(&mut self, buffer: &Buffer, owner: u32, now: &Transaction) {
         self.object = buffer.object;
         self.size = buffer.size;
         self.base = buffer.base;
         self.len = buffer.len;
         self.class = buffer.class as u8;
         self.is_walled = buffer.is_walled;
+        self.link = owner;
         self.last = now.clone();
         self.state = LIVE;
     }
@@ -90,11 +91,13 @@ impl Record {
         self.is_walled |= is_hidden;
     }
 
-    /// Why this address of the buffer cannot be freed.
-    pub fn is_wrong(&self, address: usize) -> Option<Wrong> {
+    /// Why a call cannot free this address of the buffer.
+    pub fn is_wrong(&self, call: Call, address: usize) -> Option<Wrong> {
         match self.state {
             _ if self.object != address => Some(Wrong::Interior),
-            LIVE => None,
+            LIVE if self.link == call.owner => None,
+            LIVE if call.owner == 0 => Some(Wrong::Cached),
+            LIVE => Some(Wrong::Stranger),
             _ => Some(Wrong::Twice),
         }
     }
@@ -113,6 +116,7 @@ pub static DESCRIPTION: [AtomicU64; WORDS] = {
         (Word::Depth, last + offset_of!(Transaction, depth)),
         (Word::Stack, last + offset_of!(Transaction, stack)),
         (Word::State, offset_of!(Record, state)),
+        (Word::Owner, offset_of!(Record, link)),
     ];
     let mut at = 0;
     while at < offsets.len() {
@@ -249,7 +253,7 @@ impl Records {
     /// A block: its first record. All of its records are zeros, or were another block's of the class.
     fn block(&mut self, class: usize) -> Option<u32> {
         if let Some(first) = self.free[class].checked_sub(1) {
-            self.free[class] = self.at(first).next;
+            self.free[class] = self.at(first).link;
             return Some(first);
         }
         let count = records(class);
@@ -283,7 +287,7 @@ impl Records {
             }
         }
         let next = self.free[class];
-        self.at(first).next = next;
+        self.at(first).link = next;
         self.free[class] = first + 1;
     }
 
@@ -401,6 +405,15 @@ impl Records {
             let mapping = *self.mapping(at);
             let is_in = address.wrapping_sub(mapping.base) < mapping.len;
             is_in.then_some(mapping.record)
+        })
+    }
+
+    /// The next record, from one on, of a buffer of this owner's that the program has.
+    pub fn next_live(&mut self, owner: u32, from: u32) -> Option<(u32, Record)> {
+        (from..self.used as u32).find_map(|index| {
+            let record = self.at(index);
+            let is_wanted = record.state == LIVE && record.link == owner;
+            is_wanted.then(|| (index, record.clone()))
         })
     }
 

@@ -9,6 +9,7 @@ use windlass_slab::size;
 
 use crate::options;
 use crate::report::{self, say};
+use crate::umem;
 
 use super::STATE;
 use super::log::Event;
@@ -31,6 +32,22 @@ pub enum Place {
     After,
 }
 
+/// A call of the program's.
+#[derive(Debug, Clone, Copy)]
+pub struct Call {
+    /// Its name.
+    pub name: &'static str,
+    /// Whose objects it takes: 1 + the place of an object cache; 0: malloc's.
+    pub owner: u32,
+}
+
+impl Call {
+    /// One of malloc's family.
+    pub const fn of_malloc(name: &'static str) -> Self {
+        Self { name, owner: 0 }
+    }
+}
+
 /// What is wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wrong {
@@ -38,6 +55,12 @@ pub enum Wrong {
     Twice,
     /// It is inside a buffer.
     Interior,
+    /// It is an object of another cache, or of none.
+    Stranger,
+    /// It is an object of a cache, and malloc's call frees it.
+    Cached,
+    /// It was allocated with another size than this one.
+    Size(usize),
     /// There is something where nothing may be.
     Written(Place),
 }
@@ -48,6 +71,9 @@ impl Wrong {
             Self::Twice => "already freed",
             Self::Interior if record.state == LIVE => "not the start of an allocation",
             Self::Interior => "not the start of an allocation, which is freed, too",
+            Self::Stranger => "not an object of this cache",
+            Self::Cached => "an object of a cache, which umem_cache_free frees",
+            Self::Size(_) => "allocated with another size",
             Self::Written(Place::Before) => "written before the buffer",
             Self::Written(Place::Behind) => "written behind the buffer",
             Self::Written(Place::After) => "written after the buffer was freed",
@@ -56,22 +82,21 @@ impl Wrong {
 }
 
 /// Prints an error; it ends the process, or does not with `noabort`.
-pub fn error(call: &str, address: usize, wrong: Wrong, record: &Record) {
+pub fn error(call: Call, address: usize, wrong: Wrong, record: &Record) {
     let sentence = wrong.sentence(record);
+    let name = call.name;
     match wrong {
-        Wrong::Written(_) => say(format_args!("{address:#x}: {sentence}, found at {call}")),
-        _ => say(format_args!("{call}({address:#x}): {sentence}")),
+        Wrong::Written(_) => say(format_args!("{address:#x}: {sentence}, found at {name}")),
+        _ => match umem::name_of(call.owner) {
+            Some(cache) => say(format_args!("{name}({cache}, {address:#x}): {sentence}")),
+            None => say(format_args!("{name}({address:#x}): {sentence}")),
+        },
     }
-    let (object, bytes) = (record.object, record.size);
-    match usize::from(record.class) {
-        0 => say(format_args!(
-            "  buffer {object:#x}, {bytes} bytes, pages of its own"
-        )),
-        class => say(format_args!(
-            "  buffer {object:#x}, {bytes} bytes, cache wl_alloc_{}",
-            size(class)
-        )),
+    buffer(record);
+    if let Wrong::Size(bytes) = wrong {
+        say(format_args!("  freed as {bytes} bytes"));
     }
+    let object = record.object;
     let from = address.wrapping_sub(object) as isize;
     if from != 0 {
         say(format_args!("  {address:#x} is at byte {from} of it"));
@@ -84,6 +109,37 @@ pub fn error(call: &str, address: usize, wrong: Wrong, record: &Record) {
     now();
     events("", 0, u64::MAX);
     finish();
+}
+
+/// The buffer's line.
+fn buffer(record: &Record) {
+    let (object, bytes) = (record.object, record.size);
+    match (umem::name_of(record.link), usize::from(record.class)) {
+        (Some(cache), _) => say(format_args!(
+            "  buffer {object:#x}, {bytes} bytes, cache {cache}"
+        )),
+        (None, 0) => say(format_args!(
+            "  buffer {object:#x}, {bytes} bytes, pages of its own"
+        )),
+        (None, class) => say(format_args!(
+            "  buffer {object:#x}, {bytes} bytes, cache wl_alloc_{}",
+            size(class)
+        )),
+    }
+}
+
+/// The first buffers of a cache that the program has.
+pub fn live(owner: u32) {
+    let mut from = 0;
+    for _ in 0..EVENTS_MAX {
+        let found = STATE.lock().records.next_live(owner, from);
+        let Some((index, record)) = found else {
+            break;
+        };
+        buffer(&record);
+        transaction("last transaction: ", &record.last);
+        from = index + 1;
+    }
 }
 
 /// A call came from a signal handler.

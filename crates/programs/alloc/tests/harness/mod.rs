@@ -58,6 +58,20 @@ pub fn compile_with(compiler: &str, source: &str, options: &[String]) -> PathBuf
     binary
 }
 
+/// Compiles a source that calls the library's own functions, and is linked with it.
+pub fn compile_linked(source: &str) -> PathBuf {
+    let path = |option: &str, path: &Path| format!("{option}{}", path.display());
+    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
+    let directory = library().with_file_name("");
+    let options = [
+        path("-I", &include),
+        path("-L", &directory),
+        path("-Wl,-rpath,", &directory),
+        "-lwindlass_alloc".into(),
+    ];
+    compile_with("cc", source, &options)
+}
+
 /// Runs a command, with the library or without.
 pub fn output(mut command: Command, preload: bool) -> Output {
     command.stdin(Stdio::null());

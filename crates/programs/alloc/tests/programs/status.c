@@ -18,6 +18,8 @@
 #pragma weak umem_cache_alloc
 #pragma weak umem_cache_free
 #pragma weak umem_cache_destroy
+#pragma weak umem_alloc
+#pragma weak umem_free
 
 #define CHECK(what) do { if (!(what)) { printf("line %d: %s\n", __LINE__, #what); exit(1); } } while (0)
 static void *volatile kept;
@@ -55,6 +57,43 @@ static void ten_sites(void) {
         sites[site](total);
         for (long freed = 0; freed < total; freed += sizes[site]) touch_none(sizes[site]);
         printf("%lu %ld\n", (unsigned long)sites[site], total);
+    }
+}
+
+// Likewise of object caches: small and large ones, with and without magazines, some whose objects are constructed; and umem_alloc.
+static int construct(void *object, void *data, int flags) { *(char *)object = 1; return 0; }
+static void destruct(void *object, void *data) { CHECK(*(char *)object == 1); *(char *)object = 0; }
+static const struct { size_t size; int constructs, flags; } kinds[9] = {
+    {8, 0, 0}, {24, 1, 0}, {100, 0, 0}, {700, 1, 0}, {1500, 0, UMC_NOMAGAZINE}, {9000, 0, 0}, {30000, 1, 0}, {100000, 0, 0}, {700000, 1, 0},
+};
+static umem_cache_t *cached[9];
+
+#define CACHE_SITE(n, take, size) \
+    __attribute__((noinline)) static void cache_site##n(long total) { \
+        for (long left = total; left > 0; left -= (size)) CHECK(kept = take); \
+        __asm__ volatile(""); \
+    }
+#define OF_CACHE(n) CACHE_SITE(n, umem_cache_alloc(cached[n], UMEM_DEFAULT), kinds[n].size)
+OF_CACHE(0) OF_CACHE(1) OF_CACHE(2) OF_CACHE(3) OF_CACHE(4) OF_CACHE(5) OF_CACHE(6) OF_CACHE(7) OF_CACHE(8)
+CACHE_SITE(9, umem_alloc(3000, UMEM_DEFAULT), 3000)
+static void (*const cache_sites[])(long) = {cache_site0, cache_site1, cache_site2, cache_site3, cache_site4, cache_site5, cache_site6, cache_site7, cache_site8, cache_site9};
+
+static void ten_cache_sites(void) {
+    char name[16];
+    for (int site = 0; site < 9; site++) {
+        snprintf(name, sizeof name, "kind %d", site);
+        int constructs = kinds[site].constructs;
+        cached[site] = umem_cache_create(name, kinds[site].size, 0, constructs ? construct : 0, constructs ? destruct : 0, 0, 0, 0, kinds[site].flags);
+    }
+    for (int site = 0; site < 10; site++) {
+        long size = site < 9 ? kinds[site].size : 3000, total = (48 << 20) / size * size;
+        cache_sites[site](total);
+        for (long freed = 0; freed < total; freed += size) {
+            void *object = site < 9 ? umem_cache_alloc(cached[site], UMEM_DEFAULT) : umem_alloc(size, UMEM_DEFAULT);
+            if (site < 9) umem_cache_free(cached[site], object);
+            else umem_free(object, size);
+        }
+        printf("%lu %ld\n", (unsigned long)cache_sites[site], total);
     }
 }
 
@@ -137,6 +176,17 @@ static void caches(void) {
     umem_cache_destroy(last);
 }
 
+// Samples of caches that are gone.
+static void ending_caches(void) {
+    for (int round = 0; round < 100; round++) {
+        umem_cache_t *numbered = make("numbered", 192, 0), *locked = make("locked", 192, UMC_NOMAGAZINE);
+        take(numbered, 1000, 0);
+        take(locked, 1000, 0);
+        umem_cache_destroy(numbered);
+        umem_cache_destroy(locked);
+    }
+}
+
 int main(int argc, char **argv) {
     const char *what = argv[1];
     long number = argc > 2 ? atol(argv[2]) : 0;
@@ -144,7 +194,9 @@ int main(int argc, char **argv) {
     setvbuf(stdout, 0, _IONBF, 0);
     if (!strcmp(what, "hold")) hold(number);
     else if (!strcmp(what, "sites")) ten_sites();
+    else if (!strcmp(what, "cache-sites")) ten_cache_sites();
     else if (!strcmp(what, "threads")) threads(number);
+    else if (!strcmp(what, "ending-caches")) ending_caches();
     else if (!strcmp(what, "caches")) caches();
     else if (!strcmp(what, "caches-fork")) {
         caches();

@@ -20,6 +20,10 @@ pub(crate) struct Records {
 pub(crate) struct Record {
     /// What the program was given.
     pub(crate) object: u64,
+    /// What it asked for.
+    pub(crate) size: u64,
+    /// The row of the object cache whose object it is.
+    pub(crate) cache: Option<usize>,
     /// Return addresses of its last call, the innermost first.
     pub(crate) frames: Vec<u64>,
     state: u8,
@@ -83,6 +87,17 @@ impl Records {
         }
     }
 
+    /// The record of the buffer that an address is in or was.
+    pub(crate) fn find(&self, memory: &dyn Memory, address: u64) -> Option<Record> {
+        let mut found = None;
+        self.each(memory, |record| {
+            if address.wrapping_sub(record.object) < record.size.max(1) {
+                found = Some(record);
+            }
+        });
+        found
+    }
+
     fn record(&self, bytes: &[u8]) -> Option<Record> {
         let at = |word: Word| usize::try_from(self.word(word)).ok();
         let word = |at: usize| {
@@ -90,11 +105,14 @@ impl Records {
             Some(u64::from_le_bytes(*bytes))
         };
         let object = word(at(Word::Object)?).filter(|object| *object != 0)?;
+        let owner = bytes.get(at(Word::Owner)?..)?.first_chunk()?;
         let depth = usize::from(*bytes.get(at(Word::Depth)?)?);
         let stack = at(Word::Stack)?;
         let frames = (0..depth).map_while(|frame| word(stack.checked_add(frame * 8)?));
         Some(Record {
             object,
+            size: word(at(Word::Size)?)?,
+            cache: (u32::from_le_bytes(*owner) as usize).checked_sub(1),
             frames: frames.collect(),
             state: *bytes.get(at(Word::State)?)?,
         })

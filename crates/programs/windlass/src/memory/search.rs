@@ -107,12 +107,18 @@ pub(super) fn whatis(session: &mut Session<'_>, args: &WhatisArgs) -> Result<(),
     let owners = Owners::of(Some(&status));
     let heap = read(&memory, &anchor, &owners);
     let name = |owner: usize, size: u64| owners.name(owner, size);
-    let (text, mut row) = whatis::what(&heap, &mappings, &modules, &name, args.address);
+    let record = heap.records.as_ref();
+    let record = record.and_then(|records| records.find(&memory, args.address));
+    let record = record.as_ref();
+    let (text, mut row) = whatis::what(&heap, &mappings, &modules, &name, args.address, record);
     let profile = Profile::of(&status, None);
     let start = row["start"]
         .as_str()
         .and_then(|start| u64::from_str_radix(start.trim_start_matches("0x"), 16).ok());
     let stack = start.and_then(|start| profile.stack_of(start));
+    let audited = record.filter(|record| record.is_live() && !record.frames.is_empty());
+    let audited = audited.map(|record| names_of(record.frames.clone(), &profile.modules));
+    let stack = stack.or(audited);
     row["text"] = text.clone().into();
     row["stack"] = stack.clone().into();
     if session.form == Form::Json || session.options.fields.is_some() {
@@ -228,11 +234,14 @@ fn audited(heap: &Heap, memory: &dyn Memory, leaked: &[Object]) -> HashMap<u64, 
 
 /// The functions of stacks; those of the library itself are of no interest.
 fn named(stacks: HashMap<u64, Vec<u64>>, modules: &Modules) -> HashMap<u64, Vec<String>> {
-    let names = |frames: Vec<u64>| profile::names(modules, &profile::foreign(modules, frames));
     let named = stacks
         .into_iter()
-        .map(|(address, frames)| (address, names(frames)));
+        .map(|(address, frames)| (address, names_of(frames, modules)));
     named.collect()
+}
+
+fn names_of(frames: Vec<u64>, modules: &Modules) -> Vec<String> {
+    profile::names(modules, &profile::foreign(modules, frames))
 }
 
 fn in_core(path: &std::path::Path) -> Result<Found, Failure> {

@@ -1,31 +1,46 @@
 //! `windlass memory whatis`: what an address is.
 
 use serde_json::{Value, json};
+use windlass_memory::CACHE_OWNERS;
 use windlass_target::Modules;
 use windlass_target::maps::{self, Mapping};
 
 use super::heap::{Heap, Kind};
+use super::records::Record;
 
-/// What an address is, as a sentence and as its parts.
+/// What an address is, as a sentence and as its parts; `record`: of the buffer that it is in.
 pub(crate) fn what(
     heap: &Heap,
     mappings: &[Mapping],
     modules: &Modules,
     name: &dyn Fn(usize, u64) -> String,
     address: u64,
+    record: Option<&Record>,
 ) -> (String, Value) {
     let Some((number, index)) = heap.object(address) else {
         return stranger(heap, mappings, modules, address);
     };
     let place = &heap.places[number];
-    let start = place.start.saturating_add(index * place.size);
-    let inside = address.saturating_sub(start);
-    let state = match (place.is_taken(index), place.is_cached(index)) {
-        (true, _) => "allocated",
-        (_, true) => "free, in a magazine or a depot",
-        _ => "free",
+    let (start, size) = match record {
+        Some(record) => (record.object, record.size),
+        None => (place.start.saturating_add(index * place.size), place.size),
     };
+    let inside = address.saturating_sub(start);
+    let state = match record {
+        Some(record) if record.is_live() => "allocated",
+        Some(record) if record.is_waiting() => "freed, and kept from being used again",
+        Some(_) => "freed",
+        None if place.is_taken(index) => "allocated",
+        None if place.is_cached(index) => "free, in a magazine or a depot",
+        None => "free",
+    };
+    let cache = record.and_then(|record| record.cache);
+    let cache = cache.map(|row| name(CACHE_OWNERS.saturating_add(row), size));
     let (kind, of) = match place.kind {
+        _ if let Some(cache) = &cache => (
+            "object",
+            format!("object of {cache}, {inside} bytes in, {state}; {size} bytes at {start:#x}"),
+        ),
         Kind::Slab { class, is_sampled } => {
             let sampled = if is_sampled { ", sampled" } else { "" };
             let slab = place.start;
@@ -39,16 +54,12 @@ pub(crate) fn what(
         }
         Kind::Run => (
             "large",
-            format!(
-                "large object of {} bytes at {start:#x}, {inside} bytes in, {state}",
-                place.size
-            ),
+            format!("large object of {size} bytes at {start:#x}, {inside} bytes in, {state}"),
         ),
         Kind::Mapping => (
             "mapping",
             format!(
-                "large object of {} bytes at {start:#x}, a mapping of its own, {inside} bytes in, {state}",
-                place.size
+                "large object of {size} bytes at {start:#x}, a mapping of its own, {inside} bytes in, {state}"
             ),
         ),
     };
@@ -57,12 +68,12 @@ pub(crate) fn what(
         let whole = if broken { "broken" } else { "whole" };
         format!(", span {number} ({whole}, {used} of 32 units in use)")
     });
-    let class = match place.kind {
+    let class = cache.or_else(|| match place.kind {
         Kind::Slab { class, .. } => Some(name(class, place.size)),
         _ => None,
-    };
+    });
     let row = json!({
-        "address": format!("{address:#x}"), "kind": kind, "cache": class, "start": format!("{start:#x}"), "size": place.size,
+        "address": format!("{address:#x}"), "kind": kind, "cache": class, "start": format!("{start:#x}"), "size": size,
         "offset": inside, "state": state, "span": span.map(|(number, ..)| number),
     });
     (of + &in_span, row)
