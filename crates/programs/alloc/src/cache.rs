@@ -49,6 +49,9 @@ pub const MAGAZINES: usize = MAPPED + PAIRED;
 /// Bytes before the next cache's address, for a reader of foreign memory.
 pub const NEXT_AT: usize = offset_of!(Cache, next);
 
+/// Batches that two magazines exchange with their class at once, at most: each exchange moves the class's cache lines between processors.
+const BATCHES: usize = 4;
+
 const LIVE: u8 = 0;
 /// Its thread ended; it is empty.
 const FREE: u8 = 1;
@@ -529,7 +532,8 @@ impl Cache {
         if let Some(three) = apart.into_iter().find(|three| three[0] == three[2]) {
             report::fault("free", Fault::Twice(three[0]));
         }
-        let wanted = batch(class).min(most.saturating_sub(held));
+        let batches = if source == class { 1 } else { BATCHES };
+        let wanted = (batches * batch(class)).min(most.saturating_sub(held));
         if wanted > 0 {
             let more = heap::refill(class, self.slots(source, held + 1, wanted));
             let top = self.bottom(source).wrapping_add(held + more);
@@ -556,8 +560,11 @@ impl Cache {
         if held >= most {
             if class < PAIRED && self.held(source(class)) <= most / 2 {
                 self.exchange(class);
+            } else if class < PAIRED {
+                let batches = (held / batch(class)).min(BATCHES);
+                self.flush(class, (batches * batch(class)).max(held.div_ceil(2)));
             } else {
-                self.flush(class, batch(class).min(held.div_ceil(2).max(1)));
+                self.flush(class, batch(class).min(held.div_ceil(2)));
             }
         }
         let top = magazine.top.load(Relaxed).wrapping_add(1);
