@@ -264,9 +264,8 @@ impl<const DEPOT: usize> Class<DEPOT> {
         self.slabs * self.geometry.objects() - self.free - self.in_depot()
     }
 
-    /// Takes objects: a batch from the depot if that many are asked for and there is one, else from the fullest slab, the lowest address
-    /// last. Returns what it took: nothing if the class needs a slab. `base` is the arena's first address; `out` has at most
-    /// [`BATCH_MAX`] places.
+    /// Takes objects: batches from the depot if that many are asked for and there is one, else at most a batch from the fullest slabs, the lowest
+    /// address last. Returns what it took: nothing if the class needs a slab. `base` is the arena's first address.
     pub fn refill<R: Records + ?Sized>(
         &mut self,
         records: &mut R,
@@ -275,14 +274,19 @@ impl<const DEPOT: usize> Class<DEPOT> {
     ) -> Taken {
         let batch = self.geometry.batch();
         if out.len() >= batch && self.depot_len > 0 {
-            self.depot_len -= 1;
-            let full = &self.depot[usize::from(self.depot_len)][..batch];
-            out[..batch].copy_from_slice(full);
-            return Taken {
-                count: batch,
-                fresh: 0,
-            };
+            let mut count = 0;
+            for place in out.chunks_exact_mut(batch) {
+                let Some(left) = self.depot_len.checked_sub(1) else {
+                    break;
+                };
+                self.depot_len = left;
+                place.copy_from_slice(&self.depot[usize::from(left)][..batch]);
+                count += batch;
+            }
+            return Taken { count, fresh: 0 };
         }
+        let most = out.len().min(batch);
+        let out = &mut out[..most];
         let (mut count, mut fresh) = (0, 0);
         while count < out.len()
             && let Some(&unit) = self.heads.iter().find(|&&head| head != NONE)
@@ -328,7 +332,7 @@ impl<const DEPOT: usize> Class<DEPOT> {
         self.relist(records, unit);
     }
 
-    /// Takes back objects: a batch goes to the depot if that has room, else all go to their slabs. Slabs that became empty leave the class.
+    /// Takes back objects: whole batches go to the depot as long as that has room, all others to their slabs. Slabs that became empty leave the class.
     ///
     /// # Errors
     /// The first address that is wrong, of those that went to slabs; those before it are free.
@@ -339,12 +343,15 @@ impl<const DEPOT: usize> Class<DEPOT> {
         objects: &[usize],
     ) -> Result<Emptied, Fault> {
         let batch = self.geometry.batch();
-        if objects.len() == batch && usize::from(self.depot_len) < DEPOT {
-            self.depot[usize::from(self.depot_len)][..batch].copy_from_slice(objects);
+        let mut rest = objects;
+        while let Some((full, others)) = rest.split_at_checked(batch)
+            && usize::from(self.depot_len) < DEPOT
+        {
+            self.depot[usize::from(self.depot_len)][..batch].copy_from_slice(full);
             self.depot_len += 1;
-            return Ok(Emptied(NONE));
+            rest = others;
         }
-        self.release(records, base, objects)
+        self.release(records, base, rest)
     }
 
     /// Takes back objects past the depot.

@@ -200,6 +200,42 @@ fn wrong_objects_are_faults() {
     assert_eq!(world.caches[0].out(), world.out[0].len() - 2);
 }
 
+/// Takes as many objects as `out` has places, and returns how many of them are to be constructed.
+fn take_all(class: &mut Class<0>, records: &mut [Slab], out: &mut [usize]) -> usize {
+    let mut fresh = 0;
+    for batch in out.chunks_mut(class.geometry().batch()) {
+        let taken = class.refill(records, BASE, batch);
+        assert_eq!(taken.count, batch.len());
+        fresh += taken.fresh.count_ones() as usize;
+    }
+    fresh
+}
+
+/// The depot takes and gives several batches at once; slabs give one, and take what the depot has no room for.
+#[test]
+fn batches_move_together() {
+    let mut class: Class = Class::new(5, Geometry::of_class(5));
+    let mut records = vec![Slab::default(); SPAN_UNITS];
+    let records = records.as_mut_slice();
+    let batch = class.geometry().batch();
+    class.add(records, 0);
+    let mut all = vec![0; 10 * batch];
+    let taken = class.refill(records, BASE, &mut all);
+    assert_eq!(taken.count, batch, "from a slab");
+    for place in all.chunks_mut(batch).skip(1) {
+        assert_eq!(class.refill(records, BASE, place).count, batch);
+    }
+    let slabs = class.in_slabs();
+    let emptied = class.flush(records, BASE, &all);
+    assert_eq!(emptied, Ok(Emptied::default()));
+    assert_eq!(class.in_depot(), 8 * batch);
+    assert_eq!(class.in_slabs(), slabs + 2 * batch);
+    let mut again = vec![0; 3 * batch + 1];
+    assert_eq!(class.refill(records, BASE, &mut again).count, 3 * batch);
+    assert_eq!(class.in_depot(), 5 * batch);
+    assert!(again[..3 * batch].iter().all(|object| all.contains(object)));
+}
+
 /// A class without a depot keeps one empty slab, with what is constructed in it, and gives it back when it is asked to.
 #[test]
 fn one_empty_slab_stays() {
@@ -211,8 +247,7 @@ fn one_empty_slab_stays() {
     (0..2).for_each(|slab| class.add(records, slab * step));
     let mut all = [0; BATCH_MAX];
     let all = &mut all[..2 * geometry.objects()];
-    let taken = class.refill(records, BASE, all);
-    assert_eq!(taken.fresh.count_ones() as usize, all.len());
+    assert_eq!(take_all(&mut class, records, all), all.len());
     let emptied = class.release(records, BASE, all).expect("good addresses");
     assert_eq!((emptied, class.slabs()), (Emptied::default(), 1));
     assert!(
@@ -220,8 +255,7 @@ fn one_empty_slab_stays() {
         "the other has left"
     );
     let some = &mut all[..geometry.objects()];
-    let taken = class.refill(records, BASE, some);
-    assert_eq!((taken.count, taken.fresh), (some.len(), 0), "constructed");
+    assert_eq!(take_all(&mut class, records, some), 0, "constructed");
     class.release(records, BASE, some).expect("good addresses");
     assert_eq!(class.slabs(), 1);
     class.take_spare(records);

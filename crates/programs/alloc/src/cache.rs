@@ -1,4 +1,8 @@
 //! A thread's magazines.
+//!
+//! A class of small objects has two: `malloc` takes from one, `free` puts into the other, and they are exchanged when the first is empty or the second is full.
+//! With one, each call waits for the store of the call before it: 10 ns instead of 6 for a pair of sizes in turn. Larger objects have one magazine, which
+//! returns what was freed last, and so has the caches of the processor on its side.
 
 use core::cell::{Cell, UnsafeCell};
 use core::mem::offset_of;
@@ -28,10 +32,25 @@ pub const THREAD_CAP: usize = 1 << 20;
 const PROCESS_CAP_MIN: usize = 32 << 20;
 /// One part of so many of the heap that they may hold.
 const PROCESS_SHARE: usize = 8;
-/// Magazines of a cache, by entry of the map: those of classes, and some that never hold anything for [`heap::SAMPLED`] ones.
-pub const MAGAZINES: usize = 2 * heap::SAMPLED;
+/// Objects up to this size have two magazines.
+pub const PAIRED_MAX: usize = 1024;
+/// Classes from here on have one.
+const PAIRED: usize = {
+    let mut class = 1;
+    while windlass_slab::size(class) <= PAIRED_MAX {
+        class += 1;
+    }
+    class
+};
+/// Magazines by entry of the map: those of classes, and some that never hold anything for [`heap::SAMPLED`] ones.
+const MAPPED: usize = 2 * heap::SAMPLED;
+/// Magazines of a cache; the last are those that only `malloc` uses.
+pub const MAGAZINES: usize = MAPPED + PAIRED;
 /// Bytes before the next cache's address, for a reader of foreign memory.
 pub const NEXT_AT: usize = offset_of!(Cache, next);
+
+/// Batches that two magazines exchange with their class at once, at most: each exchange moves the class's cache lines between processors.
+const BATCHES: usize = 4;
 
 const LIVE: u8 = 0;
 /// Its thread ended; it is empty.
@@ -158,16 +177,61 @@ const OFFSETS: [usize; NUMBERS + 1] = {
     let mut offsets = [0; NUMBERS + 1];
     let mut class = 1;
     while class < NUMBERS {
-        let slots = if class < CLASSES {
-            limit_max(class)
-        } else {
-            MAGAZINE_MAX
-        };
-        offsets[class + 1] = offsets[class] + 1 + slots;
+        let magazines = if class < PAIRED { 2 } else { 1 };
+        offsets[class + 1] = offsets[class] + magazines * (1 + capacity(class));
         class += 1;
     }
     offsets
 };
+
+/// What an exchange of two magazines needs to know of their class.
+struct Pair {
+    /// The places of the two zeros, in bytes behind the cache's address, added up: less the one it is the other.
+    zeros: usize,
+    /// Bytes of a batch's slots.
+    batch: usize,
+}
+
+static PAIRS: [Pair; PAIRED] = {
+    let mut pairs = [const { Pair { zeros: 0, batch: 0 } }; PAIRED];
+    let mut class = 1;
+    while class < PAIRED {
+        let slots = 2 * OFFSETS[class] + capacity(class) + 1;
+        pairs[class] = Pair {
+            zeros: 2 * size_of::<Cache>() + slots * size_of::<usize>(),
+            batch: windlass_slab::batch(class) * size_of::<usize>(),
+        };
+        class += 1;
+    }
+    pairs
+};
+
+/// Objects that one magazine may hold at most.
+const fn capacity(class: usize) -> usize {
+    match class {
+        0..PAIRED => limit_max(class) / 2,
+        PAIRED..CLASSES => limit_max(class),
+        _ => MAGAZINE_MAX,
+    }
+}
+
+/// The number of the magazine that `malloc` takes from.
+pub const fn source(class: usize) -> usize {
+    if class < PAIRED {
+        MAPPED + class
+    } else {
+        class
+    }
+}
+
+/// The class of a magazine.
+pub const fn class_of(magazine: usize) -> usize {
+    if magazine < MAPPED {
+        magazine
+    } else {
+        magazine - MAPPED
+    }
+}
 
 /// Bytes of a cache with its slots.
 const CACHE_LEN: usize =
@@ -188,7 +252,7 @@ pub fn current() -> &'static Cache {
 }
 
 impl Cache {
-    /// A magazine; `offset` is its class times 16.
+    /// A magazine; `offset` is its number times 16.
     #[inline(always)]
     pub fn magazine(&self, offset: usize) -> &Magazine {
         let first: *const Magazine = self.magazines.as_ptr();
@@ -217,10 +281,86 @@ impl Cache {
         Some(due)
     }
 
-    /// The zero before the slots of a class.
-    fn bottom(&self, class: usize) -> *mut AtomicUsize {
+    /// The zero before the first slots of a class.
+    fn first(&self, class: usize) -> *mut AtomicUsize {
         let slots = ptr::from_ref(self).wrapping_add(1).cast::<AtomicUsize>();
         slots.wrapping_add(OFFSETS[class]).cast_mut()
+    }
+
+    /// The zero before the second slots of a class that has two magazines.
+    fn second(&self, class: usize) -> *mut AtomicUsize {
+        self.first(class).wrapping_add(capacity(class) + 1)
+    }
+
+    /// The zero before the slots that have the one at `at`.
+    fn below(&self, class: usize, at: *mut AtomicUsize) -> *mut AtomicUsize {
+        if class < PAIRED && at >= self.second(class) {
+            self.second(class)
+        } else {
+            self.first(class)
+        }
+    }
+
+    /// The zero before the slots that a magazine has now.
+    fn bottom(&self, magazine: usize) -> *mut AtomicUsize {
+        let top = self.magazines[magazine].top.load(Relaxed);
+        self.below(class_of(magazine), top)
+    }
+
+    /// Exchanges the magazines of a class: `malloc` takes what `free` has put.
+    fn exchange(&self, class: usize) {
+        let (put, taken) = (&self.magazines[class], &self.magazines[source(class)]);
+        let (full, other) = (put.top.load(Relaxed), taken.top.load(Relaxed));
+        let end = put.limit.load(Relaxed);
+        let room = end as usize - self.below(class, end) as usize;
+        let end = self.below(class, other).wrapping_byte_add(room);
+        // In this order: a fork in between must not find objects twice, see `mend`.
+        put.top.store(other, Relaxed);
+        put.limit.store(end, Relaxed);
+        taken.top.store(full, Relaxed);
+    }
+
+    /// In the child of a fork: completes an exchange that another thread was in. What it was to take is lost.
+    fn mend(&self, class: usize) {
+        let (put, taken) = (self.bottom(class), self.bottom(source(class)));
+        if class < PAIRED && put == taken {
+            let other = if put == self.first(class) {
+                self.second(class)
+            } else {
+                self.first(class)
+            };
+            self.magazines[source(class)].top.store(other, Relaxed);
+        }
+    }
+
+    /// Exchanges the magazines of a class, of which that is empty that `malloc` takes from, if the other has a batch.
+    #[inline(always)]
+    pub fn replenish(&self, class: usize) -> bool {
+        // Only one magazine.
+        let Some(pair) = PAIRS.get(class) else {
+            return false;
+        };
+        let (put, taken) = (
+            self.magazine(class * 16),
+            self.magazine((MAPPED + class) * 16),
+        );
+        let (full, empty) = (put.top.load(Relaxed), taken.top.load(Relaxed));
+        let bottom = 2 * ptr::from_ref(self) as usize + pair.zeros - empty as usize;
+        // No cache, or too few.
+        if full == empty || full as usize - bottom < pair.batch {
+            return false;
+        }
+        let room = put.limit.load(Relaxed) as usize - bottom;
+        // In the order of `exchange`.
+        put.top.store(empty, Relaxed);
+        put.limit.store(empty.wrapping_byte_add(room), Relaxed);
+        taken.top.store(full, Relaxed);
+        true
+    }
+
+    /// Whether the countdown to the next sample is over.
+    pub fn is_over(&self) -> bool {
+        self.left.get() < 0
     }
 
     #[expect(
@@ -330,9 +470,22 @@ impl Cache {
     }
 
     /// How many objects a magazine holds.
-    fn held(&self, class: usize) -> usize {
-        let top = self.magazines[class].top.load(Relaxed) as usize;
-        (top - self.bottom(class) as usize) / size_of::<usize>()
+    fn held(&self, magazine: usize) -> usize {
+        let top = self.magazines[magazine].top.load(Relaxed) as usize;
+        (top - self.bottom(magazine) as usize) / size_of::<usize>()
+    }
+
+    /// How many objects the magazines of a class hold.
+    fn held_of(&self, class: usize) -> usize {
+        magazines_of(class)
+            .map(|magazine| self.held(magazine))
+            .sum()
+    }
+
+    /// How many objects each magazine of a class may hold.
+    fn most(&self, class: usize) -> usize {
+        let magazines = if class < PAIRED { 2 } else { 1 };
+        self.limits().get(class) / magazines
     }
 
     /// Bytes that the magazines hold.
@@ -342,9 +495,9 @@ impl Cache {
             .sum()
     }
 
-    /// Bytes that a magazine holds: at most a few MiB.
+    /// Bytes that the magazines of a class hold: at most a few MiB.
     fn bytes_of(&self, class: usize) -> u32 {
-        (self.held(class) * object_size(class)) as u32
+        (self.held_of(class) * object_size(class)) as u32
     }
 
     /// The slots from `first` (1 is the lowest) on.
@@ -352,25 +505,43 @@ impl Cache {
         clippy::mut_from_ref,
         reason = "the owner's, for the length of one call"
     )]
-    fn slots(&self, class: usize, first: usize, count: usize) -> &mut [usize] {
-        let start = self.bottom(class).wrapping_add(first).cast::<usize>();
+    fn slots(&self, magazine: usize, first: usize, count: usize) -> &mut [usize] {
+        let start = self.bottom(magazine).wrapping_add(first).cast::<usize>();
         // SAFETY: slots of this cache; the caller is its owner, and counts at most `limit_max`.
         unsafe { slice::from_raw_parts_mut(start, count) }
     }
 
+    /// Takes an object of a class; 0: no memory.
+    pub fn take(&self, class: usize) -> usize {
+        let source = source(class);
+        self.pop(source)
+            .or_else(|| self.replenish(class).then(|| self.pop(source))?)
+            .unwrap_or_else(|| self.refill(class))
+    }
+
     /// Fills an empty magazine and takes one object of it; 0: no memory.
-    pub fn refill(&self, class: usize) -> usize {
+    fn refill(&self, class: usize) -> usize {
         self.grow(class);
-        let wanted = self.limits().get(class).clamp(1, batch(class));
-        let slots = self.slots(class, 1, wanted);
-        let Some(left) = heap::refill(class, slots).checked_sub(1) else {
-            return 0;
-        };
-        let object = slots[left];
-        let top = self.bottom(class).wrapping_add(left);
-        self.magazines[class].top.store(top, Relaxed);
+        let source = source(class);
+        if source != class {
+            self.exchange(class);
+        }
+        let (held, most) = (self.held(source), self.most(class).max(1));
+        // `free` has seen two in a row.
+        let apart = self.slots(source, 1, held).windows(3);
+        if let Some(three) = apart.into_iter().find(|three| three[0] == three[2]) {
+            report::fault("free", Fault::Twice(three[0]));
+        }
+        let batches = if source == class { 1 } else { BATCHES };
+        let wanted = (batches * batch(class)).min(most.saturating_sub(held));
+        if wanted > 0 {
+            let more = heap::refill(class, self.slots(source, held + 1, wanted));
+            let top = self.bottom(source).wrapping_add(held + more);
+            self.magazines[source].top.store(top, Relaxed);
+        }
+        let object = self.pop(source);
         self.show(class);
-        object
+        object.unwrap_or(0)
     }
 
     /// Takes an object back when the magazine looks full.
@@ -381,12 +552,20 @@ impl Cache {
             return report::fault("free", Fault::Twice(object));
         }
         self.grow(class);
-        if self.limits().get(class) == 0 {
+        let most = self.most(class);
+        if most == 0 {
             return heap::flush(class, &[object]);
         }
         let held = self.held(class);
-        if held >= self.limits().get(class) {
-            self.flush(class, batch(class).min(held.div_ceil(2).max(1)));
+        if held >= most {
+            if class < PAIRED && self.held(source(class)) <= most / 2 {
+                self.exchange(class);
+            } else if class < PAIRED {
+                let batches = (held / batch(class)).min(BATCHES);
+                self.flush(class, (batches * batch(class)).max(held.div_ceil(2)));
+            } else {
+                self.flush(class, batch(class).min(held.div_ceil(2)));
+            }
         }
         let top = magazine.top.load(Relaxed).wrapping_add(1);
         slot(top).store(object, Relaxed);
@@ -394,22 +573,25 @@ impl Cache {
         self.show(class);
     }
 
-    /// Gives the topmost objects back to their class.
-    fn flush(&self, class: usize, count: usize) {
-        let held = self.held(class);
-        let top = self.bottom(class).wrapping_add(held - count);
+    /// Gives the topmost objects of a magazine back to their class.
+    fn flush(&self, magazine: usize, count: usize) {
+        let held = self.held(magazine);
+        let top = self.bottom(magazine).wrapping_add(held - count);
         // Lowered first: a fork in between must not find them twice.
-        self.magazines[class].top.store(top, Relaxed);
-        heap::flush(class, self.slots(class, held - count + 1, count));
+        self.magazines[magazine].top.store(top, Relaxed);
+        let objects = self.slots(magazine, held - count + 1, count);
+        heap::flush(class_of(magazine), objects);
     }
 
-    /// Flushes until no more than `kept` are left, and ends the magazine at its limit.
+    /// Flushes until no magazine of a class holds more than it may, or nothing, and ends them there.
     fn flush_to(&self, class: usize, kept: usize) {
         // The end of an object cache empties the magazines of all threads.
         let _held = (class >= CLASSES).then(|| ALL.lock());
         self.renew(class);
-        while self.held(class) > kept {
-            self.flush(class, batch(class).min(self.held(class) - kept));
+        for magazine in magazines_of(class) {
+            while let Some(more) = self.held(magazine).checked_sub(kept + 1) {
+                self.flush(magazine, batch(class).min(more + 1));
+            }
         }
         self.publish(class);
         self.show(class);
@@ -419,7 +601,9 @@ impl Cache {
     pub fn flush_all(&self) {
         let before = self.limits().bytes();
         (1..NUMBERS)
-            .filter(|&class| self.held(class) > 0 || self.shown.by_class[class].load(Relaxed) > 0)
+            .filter(|&class| {
+                self.held_of(class) > 0 || self.shown.by_class[class].load(Relaxed) > 0
+            })
             .for_each(|class| self.flush_to(class, 0));
         CACHED.fetch_add(self.limits().bytes().wrapping_sub(before), Relaxed);
     }
@@ -431,9 +615,9 @@ impl Cache {
         }
     }
 
-    /// An object of an object cache.
-    pub fn pop(&self, number: usize) -> Option<usize> {
-        let magazine = &self.magazines[number];
+    /// An object of a magazine.
+    pub fn pop(&self, magazine: usize) -> Option<usize> {
+        let magazine = &self.magazines[magazine];
         let top = magazine.top.load(Relaxed);
         let object = slot(top).load(Relaxed);
         if object == 0 {
@@ -475,22 +659,23 @@ impl Cache {
             && limits.get(class) < batch(class)
             && let Some(other) = limits.give_way(class)
         {
-            self.flush_to(other, limits.get(other));
+            self.flush_to(other, self.most(other));
             limits.grow(class, size, spare + before - limits.bytes());
         }
         CACHED.fetch_add(limits.bytes().wrapping_sub(before), Relaxed);
         self.publish(class);
     }
 
-    /// How many objects a magazine may hold before its thread looks again.
+    /// How many objects the magazines of a class may hold before their thread looks again.
     fn limit(&self, class: usize) -> usize {
-        let end = self.magazines[class].limit.load(Relaxed) as usize;
-        (end - self.bottom(class) as usize) / size_of::<usize>()
+        let end = self.magazines[class].limit.load(Relaxed);
+        let room = end as usize - self.below(class, end) as usize;
+        room / size_of::<usize>() * if class < PAIRED { 2 } else { 1 }
     }
 
-    /// Sets where a magazine ends.
+    /// Sets where the magazine ends that `free` puts into.
     fn publish(&self, class: usize) {
-        let end = self.bottom(class).wrapping_add(self.limits().get(class));
+        let end = self.bottom(class).wrapping_add(self.most(class));
         self.magazines[class].limit.store(end, Relaxed);
     }
 
@@ -517,6 +702,12 @@ fn add(word: &AtomicU64, new: u64, old: u64) {
 
 fn batch(class: usize) -> usize {
     batch_of(object_size(class))
+}
+
+/// The numbers of a class's magazines.
+fn magazines_of(class: usize) -> impl Iterator<Item = usize> {
+    let source = (class < PAIRED).then(|| source(class));
+    [class].into_iter().chain(source)
 }
 
 /// Bytes that all magazines may hold together.
@@ -599,9 +790,11 @@ fn make() -> Option<&'static Cache> {
     cache.left.set(cache.pace.interval());
     *cache.limits() = Limits::new(options::get(Key::PerthreadCache));
     for class in 1..NUMBERS {
-        let bottom = cache.bottom(class);
-        cache.magazines[class].top.store(bottom, Relaxed);
-        cache.magazines[class].limit.store(bottom, Relaxed);
+        for (magazine, bottom) in magazines_of(class).zip([cache.first(class), cache.second(class)])
+        {
+            cache.magazines[magazine].top.store(bottom, Relaxed);
+            cache.magazines[magazine].limit.store(bottom, Relaxed);
+        }
     }
     let all = ALL.lock();
     cache.next.store(all.first.load(Relaxed), Relaxed);
@@ -652,6 +845,10 @@ pub fn release_all(is_child: bool) {
                     ..NUMBERS => cache.limit(place),
                     _ => 0,
                 });
+                for class in 1..PAIRED {
+                    cache.mend(class);
+                    cache.publish(class);
+                }
                 cache.state.store(ORPHAN, Relaxed);
                 orphans += 1;
             }

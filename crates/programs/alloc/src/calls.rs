@@ -7,7 +7,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use windlass_slab::{Fault, SMALL_MAX, TABLE_FINE, TABLE_WIDE, UNIT, aligned_class, class_of};
 
 use crate::arch::entries;
-use crate::cache::{self, Cache, slot};
+use crate::cache::{self, PAIRED_MAX, slot, source};
 use crate::debug;
 use crate::heap::{self, HOT, SHARED};
 use crate::options;
@@ -17,16 +17,24 @@ use crate::stack::Caller;
 use crate::sys;
 use crate::umem;
 
-/// Sizes up to here are looked up in `FINE`.
-const FINE_MAX: usize = 1024;
+/// Sizes up to here are looked up in `FINE`, and have two magazines.
+const FINE_MAX: usize = PAIRED_MAX;
 /// Every object starts at a multiple of this.
 pub const ALIGN_MIN: usize = 8;
 
 // Copies of this library's own: another's would be found through one load more.
-static FINE: [u16; 129] = TABLE_FINE;
+static FINE: [u16; 129] = {
+    let mut table = TABLE_FINE;
+    let mut at = 0;
+    while at < table.len() {
+        table[at] = source(table[at] as usize / 16) as u16 * 16;
+        at += 1;
+    }
+    table
+};
 static WIDE: [u16; 257] = TABLE_WIDE;
 
-/// Pops an object from the magazine of a class, given as its number times 16; `slow(bytes)` if there is none, or if a sample is due.
+/// Pops an object from a magazine, given as its number times 16; `slow(bytes)` if there is none, or if a sample is due.
 #[inline(always)]
 fn pop(offset: usize, bytes: usize, slow: impl FnOnce(usize) -> *mut c_void) -> *mut c_void {
     let cache = cache::current();
@@ -73,7 +81,22 @@ pub fn allocate_wide(bytes: usize, slow: impl FnOnce(usize) -> *mut c_void) -> *
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc(bytes: usize) -> *mut c_void {
     // SAFETY: it takes any number.
-    allocate(bytes, malloc_wide, |bytes| unsafe { malloc_slow(bytes) })
+    allocate(bytes, malloc_wide, |bytes| malloc_again(bytes))
+}
+
+/// `malloc` of at most [`FINE_MAX`] bytes where its magazine is empty: takes from what was freed.
+#[inline(never)]
+#[expect(clippy::manual_div_ceil, reason = "that is a test more")]
+extern "C" fn malloc_again(bytes: usize) -> *mut c_void {
+    // SAFETY: it takes any number.
+    let slow = |bytes| unsafe { malloc_slow(bytes) };
+    let cache = cache::current();
+    // SAFETY: `malloc` has looked there.
+    let offset = usize::from(unsafe { *FINE.get_unchecked((bytes + 7) / 8) });
+    if cache.is_over() || !cache.replenish(cache::class_of(offset / 16)) {
+        return slow(bytes);
+    }
+    pop(offset, bytes, slow)
 }
 
 #[inline(never)]
@@ -153,7 +176,7 @@ fn take_from(
     }
     let object = match (class, cache) {
         (None, _) => 0,
-        (Some(class), Some(cache)) => take_small(cache, class),
+        (Some(class), Some(cache)) => cache.take(class),
         (Some(class), None) => {
             let mut one = [0];
             heap::refill(class, &mut one);
@@ -168,19 +191,6 @@ fn take_from(
         return take_large(bytes, align);
     }
     large
-}
-
-/// An object of a class; 0: no memory in the arena.
-fn take_small(cache: &Cache, class: usize) -> usize {
-    let magazine = cache.magazine(class * 16);
-    let top = magazine.top.load(Relaxed);
-    match slot(top).load(Relaxed) {
-        0 => cache.refill(class),
-        object => {
-            magazine.top.store(top.wrapping_sub(1), Relaxed);
-            object
-        }
-    }
 }
 
 /// A run or a mapping, and whether it reads as zeros.

@@ -89,7 +89,7 @@ fn small_errors_are_caught() {
         "after_follow",
         "moved_write",
         "measure_freed",
-        "unset_follow",
+        "twice_far",
     ];
     let set = |lists: &[&[&str]]| -> BTreeSet<String> {
         lists.concat().into_iter().map(str::to_owned).collect()
