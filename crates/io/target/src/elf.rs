@@ -287,10 +287,36 @@ impl Elf {
     }
 
     fn content(&self, section: &Section) -> Vec<u8> {
-        if section.kind == SHT_NOBITS || section.flags & SHF_COMPRESSED != 0 {
+        if section.kind == SHT_NOBITS {
             return Vec::new();
         }
-        self.bytes(section.offset, section.len)
+        let bytes = self.bytes(section.offset, section.len);
+        match section.flags & SHF_COMPRESSED != 0 {
+            true => inflate(&bytes).unwrap_or_default(),
+            false => bytes,
+        }
+    }
+
+    /// Whether it has a section with content.
+    pub fn has_section(&self, name: &str) -> bool {
+        let section = self.section(name);
+        section.is_some_and(|section| section.kind != SHT_NOBITS && section.len > 0)
+    }
+
+    /// The address and content of a section, inflated if it is compressed.
+    pub fn section_of(&self, name: &str) -> Option<(u64, Vec<u8>)> {
+        let section = self.section(name)?;
+        Some((section.address, self.content(section)))
+    }
+
+    /// Bytes of the whole file.
+    pub fn len(&self) -> u64 {
+        self.file.metadata().map_or(0, |file| file.len())
+    }
+
+    /// Whether the file has no bytes any more.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     /// Its functions: of the full table of symbols if it has one, else of that of the dynamic loader.
@@ -387,6 +413,27 @@ impl Elf {
         let moved = start.wrapping_sub(offset).wrapping_add(segment.offset);
         Some(moved.wrapping_sub(segment.address))
     }
+}
+
+/// The content of a compressed section: 8 bytes of format, its length, its alignment, and the data.
+fn inflate(bytes: &[u8]) -> Option<Vec<u8>> {
+    use object::read::{CompressedData, CompressionFormat};
+    let format = match long(bytes, 0) {
+        1 => CompressionFormat::Zlib,
+        2 => CompressionFormat::Zstandard,
+        _ => return None,
+    };
+    let data = bytes.get(24..)?;
+    let uncompressed_size = quad(bytes, 8);
+    if uncompressed_size > SECTION_MAX {
+        return None;
+    }
+    let section = CompressedData {
+        format,
+        data,
+        uncompressed_size,
+    };
+    section.decompress().ok().map(std::borrow::Cow::into_owned)
 }
 
 /// A note: its owner, kind and content.
