@@ -38,6 +38,8 @@ pub struct Function {
     pub reference: FunctionRef,
     /// Its parameters in the order of the source, with their places at the instruction.
     pub parameters: Vec<Parameter>,
+    /// The first instruction behind the one at the entry at which arguments that are kept in the frame are there.
+    pub body_pc: u64,
     /// The variables in whose blocks the instruction is, innermost last.
     pub locals: Vec<Parameter>,
     /// What it returns.
@@ -120,11 +122,17 @@ impl<'a> Types<'a> {
         let chain = dwarf.chain(reference.at);
         let (at, unit, entry) = chain.first()?;
         let holder = self.holder(reference, pc)?;
+        let body_pc = match reference.is_inline {
+            true => reference.low_pc,
+            false => self.body_pc(unit, reference),
+        };
         let frame = Frame {
             dwarf,
             unit: unit.clone(),
             pc,
             low_pc: reference.low_pc,
+            body_pc,
+            cfa: &|pc| self.cfa(pc),
             base: holder.attr_value(gimli::DW_AT_frame_base),
         };
         let own = children(unit, entry);
@@ -136,6 +144,7 @@ impl<'a> Types<'a> {
         let mut function = Function {
             reference: reference.clone(),
             parameters: self.parameters(&frame, &chain, &own),
+            body_pc,
             locals: Vec::new(),
             returns: typed.unwrap_or(TypeId::VOID),
             is_variadic: chain.iter().any(|(_, unit, entry)| {
@@ -203,14 +212,7 @@ impl<'a> Types<'a> {
                 let here = own.iter().find(|own| origin_of(own) == Some(declared));
                 match here {
                     Some(own) => self.parameter(frame, at.unit, own),
-                    None if declared == *at => self.parameter(frame, of.unit, entry),
-                    None => Parameter {
-                        place: match of == at {
-                            true => frame.place(entry),
-                            false => OPTIMIZED,
-                        },
-                        ..self.parameter(frame, of.unit, entry)
-                    },
+                    None => self.parameter(frame, of.unit, entry),
                 }
             })
             .collect()

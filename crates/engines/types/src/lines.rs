@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use crate::dwarf::{Dwarf, Unit};
+use crate::functions::FunctionRef;
 use crate::graph::Types;
 
 /// Rows of a unit's table that are read at most.
@@ -33,7 +34,33 @@ pub(crate) fn file<'a>(dwarf: &Dwarf<'a>, unit: &Unit<'a>, number: u64) -> Optio
     }
 }
 
-impl Types<'_> {
+impl<'a> Types<'a> {
+    /// Where the prologue of a function ends: as the compiler says, else where the second row of its table begins.
+    pub(crate) fn body_pc(&self, unit: &Unit<'a>, function: &FunctionRef) -> u64 {
+        let low_pc = function.low_pc;
+        let end = function.ranges.iter().find(|range| range.contains(&low_pc));
+        let Some((program, end)) = unit.line_program.clone().zip(end) else {
+            return low_pc;
+        };
+        let mut rows = program.rows();
+        let mut second = None;
+        for _ in 0..ROWS_MAX {
+            let Ok(Some((_, row))) = rows.next_row() else {
+                break;
+            };
+            if !end.contains(&row.address()) || row.end_sequence() {
+                continue;
+            }
+            if row.prologue_end() {
+                return row.address();
+            }
+            if second.is_none() && row.address() > low_pc {
+                second = Some(row.address());
+            }
+        }
+        second.unwrap_or(low_pc)
+    }
+
     /// The line that an instruction is from.
     pub fn line(&self, pc: u64) -> Option<Line> {
         let dwarf = self.dwarf()?;

@@ -126,6 +126,10 @@ pub(crate) struct Frame<'d, 'a> {
     pub(crate) pc: u64,
     /// Where the function is entered.
     pub(crate) low_pc: u64,
+    /// Where its prologue ends.
+    pub(crate) body_pc: u64,
+    /// Where the canonical frame address is at an instruction.
+    pub(crate) cfa: &'d dyn Fn(u64) -> Option<(u16, i64)>,
     /// The location of its frame base.
     pub(crate) base: Option<Value<'a>>,
 }
@@ -165,8 +169,44 @@ impl<'a> Frame<'_, 'a> {
             return constant(self.dwarf, &self.unit, &value);
         }
         match entry.attr_value(gimli::DW_AT_location) {
-            Some(value) => self.located(&value, true),
+            Some(value) => {
+                let place = self.located(&value, true);
+                // A list says for which instructions it holds; one location holds when the prologue has stored the value.
+                let is_list = !matches!(value, AttributeValue::Exprloc(_));
+                if is_list || !(self.low_pc..self.body_pc).contains(&self.pc) {
+                    return place;
+                }
+                self.in_prologue(place)
+            }
             None => OPTIMIZED,
+        }
+    }
+
+    /// A place that holds behind the prologue, in the prologue. What lies in the frame is not stored yet; above it, the caller stored it.
+    fn in_prologue(&self, place: Place) -> Place {
+        let later = Place::Absent("not stored before the end of the prologue");
+        match place {
+            Place::Cfa(offset) if offset < 0 => later,
+            Place::Memory { register, offset } => match (self.cfa)(self.body_pc) {
+                Some((base, above)) if base == register && offset >= above => {
+                    Place::Cfa(offset.wrapping_sub(above))
+                }
+                _ => later,
+            },
+            Place::Indirect { .. } => later,
+            Place::Pieces(pieces) => Place::Pieces(
+                pieces
+                    .into_iter()
+                    .map(|piece| Piece {
+                        place: match piece.place {
+                            Place::Pieces(_) => later.clone(),
+                            place => self.in_prologue(place),
+                        },
+                        ..piece
+                    })
+                    .collect(),
+            ),
+            place => place,
         }
     }
 
@@ -399,6 +439,8 @@ pub(crate) fn fixed<'a>(dwarf: &Dwarf<'a>, unit: Rc<Unit<'a>>, entry: &Entry<'a>
         unit,
         pc: 0,
         low_pc: 1,
+        body_pc: 1,
+        cfa: &|_| None,
         base: None,
     };
     frame.place(entry)

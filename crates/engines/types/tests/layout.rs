@@ -50,7 +50,7 @@ fn layouts_are_the_compilers() {
                 let types = types(&debug);
                 assert_eq!(
                     compare(&types, &output(&program)),
-                    21,
+                    24,
                     "{compiler} {arguments:?}"
                 );
                 assert_eq!(types.skipped(), 0);
