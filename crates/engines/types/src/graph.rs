@@ -333,9 +333,13 @@ impl<'a> Types<'a> {
             inner if inner.starts_with('[') => format!("{name} {inner}"),
             inner => format!("{name} {inner}"),
         };
-        let tagged = |keyword: &str, name: &str| match name.contains("::") || name.contains('<') {
-            true => before(name),
-            false => before(&format!("{keyword} {name}")),
+        // C needs the keyword, and has no such names as the others.
+        let is_plain = |name: &str| {
+            name == "{...}" || name.bytes().all(|c| c == b'_' || c.is_ascii_alphanumeric())
+        };
+        let tagged = |keyword: &str, name: &str| match is_plain(name) {
+            true => before(&format!("{keyword} {name}")),
+            false => before(name),
         };
         match self.node(id) {
             Node::Void => before("void"),

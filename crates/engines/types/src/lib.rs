@@ -55,7 +55,9 @@ mod lines;
 mod node;
 mod outline;
 mod place;
+pub mod print;
 mod pull;
+mod spelled;
 
 pub use functions::{Function, FunctionRef, Inlined, Parameter};
 pub use graph::{Path, Step, Types};

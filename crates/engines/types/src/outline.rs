@@ -37,8 +37,10 @@ pub(crate) struct Outline<'a> {
     code: OnceCell<Vec<Code>>,
 }
 
-fn kind(tag: gimli::DwTag) -> Option<Kind> {
-    Some(match tag {
+fn kind(entry: &Entry<'_>) -> Option<Kind> {
+    Some(match entry.tag() {
+        // A static member: up to DWARF 4 it is a member that has no place.
+        gimli::DW_TAG_member if entry.has_attr(gimli::DW_AT_declaration) => Kind::Variable,
         gimli::DW_TAG_structure_type | gimli::DW_TAG_class_type => Kind::Struct,
         gimli::DW_TAG_union_type => Kind::Union,
         gimli::DW_TAG_enumeration_type => Kind::Enum,
@@ -139,7 +141,7 @@ fn walk<'a>(
             continue;
         }
         let scope = scopes.last().and_then(|(_, scope)| *scope);
-        let found = kind(entry.tag());
+        let found = kind(&entry);
         let at = u32::try_from(items.len()).unwrap_or(u32::MAX);
         if let Some(kind) = found
             && let Some(item) = item(dwarf, number, unit, &entry, kind, scope)
@@ -227,7 +229,11 @@ fn item<'a>(
     let has_code = || entry.has_attr(gimli::DW_AT_low_pc) || entry.has_attr(gimli::DW_AT_ranges);
     let is_declaration = match kind {
         Kind::Function => !has_code(),
-        Kind::Variable => !entry.has_attr(gimli::DW_AT_location),
+        Kind::Variable => {
+            let has_value = entry.has_attr(gimli::DW_AT_const_value);
+            entry.tag() == gimli::DW_TAG_member
+                || !(entry.has_attr(gimli::DW_AT_location) || has_value)
+        }
         _ => is_set(gimli::DW_AT_declaration),
     };
     Some(Item {

@@ -193,7 +193,7 @@ impl<'a> Frame<'_, 'a> {
                 }
                 _ => later,
             },
-            Place::Indirect { .. } => later,
+            Place::Indirect { .. } | Place::AddressOf(_) => later,
             Place::Pieces(pieces) => Place::Pieces(
                 pieces
                     .into_iter()
