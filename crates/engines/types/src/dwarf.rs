@@ -6,8 +6,9 @@ use std::rc::Rc;
 
 use gimli::{AttributeValue, EndianSlice, LittleEndian};
 
+use crate::lines::{self, Row};
 use crate::outline::Outline;
-use crate::{DEPTH_MAX, MEMBERS_MAX, Section};
+use crate::{DEPTH_MAX, Section};
 
 pub(crate) type Reader<'a> = EndianSlice<'a, LittleEndian>;
 pub(crate) type Unit<'a> = gimli::Unit<Reader<'a>>;
@@ -16,6 +17,10 @@ pub(crate) type Value<'a> = AttributeValue<Reader<'a>>;
 
 /// Units that are read at most.
 const UNITS_MAX: usize = 1 << 20;
+/// Parts of the code of a function.
+const PARTS_MAX: usize = 1024;
+/// Parts of the code of all units.
+const RANGES_MAX: usize = 1 << 24;
 
 /// An entry: the number of its unit, and where it is in that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -48,6 +53,7 @@ struct Slot<'a> {
     unit: OnceCell<Option<Rc<Unit<'a>>>>,
     outline: OnceCell<Option<Rc<Outline<'a>>>>,
     is_plain: OnceCell<bool>,
+    rows: OnceCell<Rc<[Row]>>,
 }
 
 /// Whether a unit's records hold nothing but members: so it is in C.
@@ -127,6 +133,7 @@ impl<'a> Dwarf<'a> {
                 unit: OnceCell::new(),
                 outline: OnceCell::new(),
                 is_plain: OnceCell::new(),
+                rows: OnceCell::new(),
             });
         }
     }
@@ -176,6 +183,14 @@ impl<'a> Dwarf<'a> {
         let read = || self.unit_once(number).is_some_and(|unit| is_plain(&unit));
         self.slot(number)
             .is_some_and(|slot| *slot.is_plain.get_or_init(read))
+    }
+
+    /// The lines of a unit, kept.
+    pub(crate) fn rows(&self, number: u32) -> Option<Rc<[Row]>> {
+        let slot = self.slot(number)?;
+        let unit = self.unit(number)?;
+        let rows = slot.rows.get_or_init(|| lines::rows(&unit).into());
+        Some(rows.clone())
     }
 
     /// What a unit declares, kept.
@@ -288,7 +303,7 @@ impl<'a> Dwarf<'a> {
             let mut entries = header.entries();
             while let Ok(Some(entry)) = entries.next() {
                 let end = entry.address().saturating_add(entry.length());
-                if entry.address() < end {
+                if entry.address() < end && all.len() < RANGES_MAX {
                     all.push((entry.address(), end, at.unit));
                     if let Some(listed) = is_listed.get_mut(at.unit as usize) {
                         *listed = true;
@@ -302,7 +317,8 @@ impl<'a> Dwarf<'a> {
                 continue;
             };
             if let Ok(root) = unit.entry(unit.header.root_offset()) {
-                let ranges = self.ranges(&unit, &root).into_iter();
+                let rest = RANGES_MAX.saturating_sub(all.len());
+                let ranges = self.parts(&unit, &root, rest).into_iter();
                 all.extend(ranges.map(|range| (range.start, range.end, number)));
             }
         }
@@ -317,14 +333,22 @@ impl<'a> Dwarf<'a> {
         address.filter(|address| *address != 0)
     }
 
-    /// The code of an entry.
+    /// The code of an entry; as many parts as one function or block has.
     pub(crate) fn ranges(&self, unit: &Unit<'a>, entry: &Entry<'a>) -> Vec<std::ops::Range<u64>> {
+        self.parts(unit, entry, PARTS_MAX)
+    }
+
+    /// The code of an entry, in so many parts at most.
+    fn parts(&self, unit: &Unit<'a>, entry: &Entry<'a>, max: usize) -> Vec<std::ops::Range<u64>> {
         let mut all = Vec::new();
         let list = entry.attr_value(gimli::DW_AT_ranges);
         let list = list.and_then(|value| self.sections.attr_ranges(unit, value).ok().flatten());
         if let Some(mut list) = list {
             while let Ok(Some(range)) = list.next() {
-                if range.begin < range.end && range.begin != 0 && all.len() < MEMBERS_MAX {
+                if all.len() >= max {
+                    break;
+                }
+                if range.begin < range.end && range.begin != 0 {
                     all.push(range.begin..range.end);
                 }
             }

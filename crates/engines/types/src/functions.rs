@@ -124,7 +124,7 @@ impl<'a> Types<'a> {
         let holder = self.holder(reference, pc)?;
         let body_pc = match reference.is_inline {
             true => reference.low_pc,
-            false => self.body_pc(unit, reference),
+            false => self.body_pc(at.unit, reference),
         };
         let frame = Frame {
             dwarf,

@@ -1,6 +1,6 @@
 //! All types of a file.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,14 @@ pub struct Types<'a> {
     by_entry: RefCell<HashMap<At, TypeId>>,
     pub(crate) index: OnceCell<Index<'a>>,
     interrupt: Option<&'a AtomicBool>,
+    /// Types that are being read, each for the one before.
+    reading: Cell<usize>,
 }
+
+/// Types that are read one for the other: more make no program.
+const READING_MAX: usize = 32;
+/// Members that a search looks at.
+const SEARCH_MAX: usize = 1 << 20;
 
 /// A type that was asked for, or is promised.
 #[derive(Clone)]
@@ -72,6 +79,7 @@ impl Default for Types<'_> {
             by_entry: RefCell::default(),
             index: OnceCell::new(),
             interrupt: None,
+            reading: Cell::new(0),
         }
     }
 }
@@ -165,6 +173,11 @@ impl<'a> Types<'a> {
             Some(Slot::Reading) => return Node::Unknown("a type in circles".into()),
             None => return Node::Unknown("no such type".into()),
         };
+        let depth = self.reading.get();
+        if depth >= READING_MAX {
+            return Node::Unknown("types too deep".into());
+        }
+        self.reading.set(depth.saturating_add(1));
         let set = |slot| {
             if let Some(place) = self.slots.borrow_mut().get_mut(number) {
                 *place = slot;
@@ -173,6 +186,7 @@ impl<'a> Types<'a> {
         set(Slot::Reading);
         let node = pull::node(self, at);
         set(Slot::Ready(node.clone()));
+        self.reading.set(depth);
         node
     }
 
@@ -240,31 +254,36 @@ impl<'a> Types<'a> {
     /// The way to a member of a record: of its own, of an anonymous member, a base, or an arm of a Rust enum.
     pub fn member(&self, record: TypeId, name: &str) -> Option<Path> {
         let mut way = Vec::new();
-        let is_found = self.descend(record, name, 0, &mut way);
+        let mut rest = SEARCH_MAX;
+        let is_found = self.descend(record, name, &mut way, &mut rest);
         is_found.then_some(Path(way))
     }
 
-    fn descend(&self, record: TypeId, name: &str, start: u64, way: &mut Vec<Step>) -> bool {
+    fn descend(&self, record: TypeId, name: &str, way: &mut Vec<Step>, rest: &mut usize) -> bool {
         if way.len() >= DEPTH_MAX {
             return false;
         }
         let members = self.members(record);
+        *rest = rest.saturating_sub(members.len().saturating_add(1));
+        if *rest == 0 {
+            return false;
+        }
+        let start = way.last().map_or(0, |step| step.bit_offset);
         let step = |member: &Member| Step {
             member: member.clone(),
             bit_offset: start.saturating_add(member.bit_offset),
         };
-        if let Some(member) = members.iter().find(|own| own.name.as_deref() == Some(name)) {
+        let is_it = |own: &&Member| own.name.as_deref() == Some(name);
+        if let Some(member) = members.iter().find(is_it) {
             way.push(step(member));
             return true;
         }
-        for member in members
+        let inner = members
             .iter()
-            .filter(|own| own.name.is_none() || own.is_base)
-        {
-            let step = step(member);
-            let inner = step.bit_offset;
-            way.push(step);
-            if self.descend(member.ty, name, inner, way) {
+            .filter(|own| own.name.is_none() || own.is_base);
+        for member in inner {
+            way.push(step(member));
+            if self.descend(member.ty, name, way, rest) {
                 return true;
             }
             way.pop();
@@ -415,5 +434,54 @@ fn spaced(left: &str, right: &str) -> String {
     match right.is_empty() {
         true => left.to_owned(),
         false => format!("{left} {right}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::print::{Limits, Nothing};
+
+    /// Types that contain themselves, as no compiler makes them, have an end in everything that is asked of them; so has a record whose
+    /// anonymous members double at each level.
+    #[test]
+    fn circles_end() {
+        let types = Types::default();
+        let own = TypeId(1);
+        let circle = types.add(Node::Typedef {
+            name: "t".into(),
+            to: own,
+        });
+        assert_eq!(circle, own);
+        let array = TypeId(2);
+        types.add(Node::Array {
+            of: array,
+            count: Some(u64::MAX),
+        });
+        let anonymous = |ty| Member {
+            name: None,
+            ty,
+            bit_offset: 0,
+            bit_size: None,
+            is_base: false,
+            is_artificial: false,
+        };
+        let mut record = TypeId(3);
+        for _ in 0..60 {
+            let members = [anonymous(record), anonymous(record)];
+            record = types.add(Node::Record {
+                kind: RecordKind::Struct,
+                name: None,
+                size: 8,
+                members: members.into(),
+                variants: None,
+            });
+        }
+        for ty in [circle, array, record, TypeId(u32::MAX)] {
+            let _ = (types.size(ty), types.name(ty));
+            assert_eq!(types.member(ty, "x"), None);
+            assert!(types.show(ty, &[0; 8], &Nothing, Limits::default()).len() < 1 << 20);
+            assert!(types.definition(ty, true).len() < 8 << 20);
+        }
     }
 }

@@ -154,20 +154,21 @@ fn resolve<'a>(
     outline: &Outline<'a>,
     item: &Item<'a>,
 ) -> Option<(&'a str, Vec<&'a str>)> {
-    let mut item = *item;
+    let (mut item, mut number) = (*item, number);
+    // The outline of another unit: its functions are copied by optimization of the whole program.
+    let mut other = None;
     for _ in 0..crate::DEPTH_MAX {
-        match item.origin {
-            None => break,
-            Some(at) if at.unit == number => item = *outline.item(at.offset)?,
-            Some(at) => {
-                // Copied from another unit by optimization of the whole program.
-                let outline = types.dwarf()?.outline(at.unit)?;
-                let item = *outline.item(at.offset)?;
-                return (at.unit != number).then(|| resolve(types, at.unit, &outline, &item))?;
-            }
+        let Some(at) = item.origin else {
+            let outline = other.as_deref().unwrap_or(outline);
+            return (!item.name.is_empty()).then(|| (item.name, outline.scopes(&item)));
+        };
+        if at.unit != number {
+            other = Some(types.dwarf()?.outline(at.unit)?);
+            number = at.unit;
         }
+        item = *other.as_deref().unwrap_or(outline).item(at.offset)?;
     }
-    (!item.name.is_empty()).then(|| (item.name, outline.scopes(&item)))
+    None
 }
 
 impl<'a> Index<'a> {
@@ -244,7 +245,7 @@ pub(crate) fn last(name: &str) -> &str {
 }
 
 /// Whether a name fits a pattern, in which `*` stands for any characters and `?` for one.
-pub(crate) fn fits(pattern: &str, name: &str) -> bool {
+pub fn fits(pattern: &str, name: &str) -> bool {
     let (pattern, name) = (pattern.as_bytes(), name.as_bytes());
     let (mut p, mut n) = (0_usize, 0_usize);
     // Where the last star was, and how far it reaches.

@@ -61,7 +61,7 @@ mod spelled;
 
 pub use functions::{Function, FunctionRef, Inlined, Parameter};
 pub use graph::{Path, Step, Types};
-pub use index::{Found, Kind, LookupError};
+pub use index::{Found, Kind, LookupError, fits};
 pub use lines::Line;
 pub use node::{Arm, Encoding, Member, Node, PointerKind, RecordKind, TypeId, Variants};
 pub use place::{Piece, Place};

@@ -34,57 +34,75 @@ pub(crate) fn file<'a>(dwarf: &Dwarf<'a>, unit: &Unit<'a>, number: u64) -> Optio
     }
 }
 
-impl<'a> Types<'a> {
+/// A row of a unit's table.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Row {
+    address: u64,
+    file: u64,
+    line: u32,
+    /// Nothing of the unit is at its address.
+    is_end: bool,
+    /// The compiler says that the prologue ends here.
+    is_body: bool,
+}
+
+/// The rows of a unit, in the order of their addresses.
+pub(crate) fn rows(unit: &Unit<'_>) -> Vec<Row> {
+    let mut all = Vec::new();
+    let Some(program) = unit.line_program.clone() else {
+        return all;
+    };
+    let mut rows = program.rows();
+    while all.len() < ROWS_MAX {
+        let Ok(Some((_, row))) = rows.next_row() else {
+            break;
+        };
+        let line = row.line().map_or(0, std::num::NonZero::get);
+        all.push(Row {
+            address: row.address(),
+            file: row.file_index(),
+            line: u32::try_from(line).unwrap_or(0),
+            is_end: row.end_sequence(),
+            is_body: row.prologue_end(),
+        });
+    }
+    // Where one sequence ends another may begin.
+    all.sort_by_key(|row| (row.address, !row.is_end));
+    all
+}
+
+impl Types<'_> {
     /// Where the prologue of a function ends: as the compiler says, else where the second row of its table begins.
-    pub(crate) fn body_pc(&self, unit: &Unit<'a>, function: &FunctionRef) -> u64 {
+    pub(crate) fn body_pc(&self, unit: u32, function: &FunctionRef) -> u64 {
         let low_pc = function.low_pc;
-        let end = function.ranges.iter().find(|range| range.contains(&low_pc));
-        let Some((program, end)) = unit.line_program.clone().zip(end) else {
+        let own = function.ranges.iter().find(|range| range.contains(&low_pc));
+        let Some((rows, own)) = self.dwarf().and_then(|dwarf| dwarf.rows(unit)).zip(own) else {
             return low_pc;
         };
-        let mut rows = program.rows();
-        let mut second = None;
-        for _ in 0..ROWS_MAX {
-            let Ok(Some((_, row))) = rows.next_row() else {
-                break;
-            };
-            if !end.contains(&row.address()) || row.end_sequence() {
-                continue;
-            }
-            if row.prologue_end() {
-                return row.address();
-            }
-            if second.is_none() && row.address() > low_pc {
-                second = Some(row.address());
-            }
-        }
-        second.unwrap_or(low_pc)
+        let first = rows.partition_point(|row| row.address < low_pc);
+        let rows = rows.get(first..).unwrap_or_default().iter();
+        let rows = rows.take_while(|row| own.contains(&row.address));
+        let mut rows = rows.filter(|row| !row.is_end);
+        let second = rows.clone().find(|row| row.address > low_pc);
+        let said = rows.find(|row| row.is_body);
+        said.or(second).map_or(low_pc, |row| row.address)
     }
 
     /// The line that an instruction is from.
     pub fn line(&self, pc: u64) -> Option<Line> {
         let dwarf = self.dwarf()?;
-        let unit = dwarf.unit(dwarf.unit_at(pc)?)?;
-        let mut rows = unit.line_program.clone()?.rows();
-        // The last row of a sequence at or before the instruction.
-        let mut last: Option<(u64, u64, u64)> = None;
-        for _ in 0..ROWS_MAX {
-            let Ok(Some((_, row))) = rows.next_row() else {
-                break;
-            };
-            if let Some((start, number, line)) = last
-                && (start..row.address()).contains(&pc)
-            {
-                let file = file(dwarf, &unit, number)?;
-                let line = u32::try_from(line).unwrap_or(0);
-                return Some(Line {
-                    file: file.into(),
-                    line,
-                });
-            }
-            let line = row.line().map_or(0, std::num::NonZero::get);
-            last = (!row.end_sequence()).then(|| (row.address(), row.file_index(), line));
+        let number = dwarf.unit_at(pc)?;
+        let rows = dwarf.rows(number)?;
+        let after = rows.partition_point(|row| row.address <= pc);
+        let row = rows.get(after.checked_sub(1)?)?;
+        if row.is_end {
+            return None;
         }
-        None
+        let unit = dwarf.unit(number)?;
+        let file = file(dwarf, &unit, row.file)?;
+        Some(Line {
+            file: file.into(),
+            line: row.line,
+        })
     }
 }

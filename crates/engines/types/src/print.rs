@@ -112,6 +112,8 @@ struct Printer<'p, 'a> {
     within: Vec<TypeId>,
     /// Pointers that were followed to get here.
     pointers: usize,
+    /// Values within values.
+    depth: usize,
 }
 
 impl Types<'_> {
@@ -124,6 +126,7 @@ impl Types<'_> {
             out: String::new(),
             within: Vec::new(),
             pointers: 0,
+            depth: 0,
         };
         if let Node::Record { .. } = self.node(self.complete(ty)) {
             let name = self.name(ty);
@@ -259,9 +262,15 @@ impl Printer<'_, '_> {
     }
 
     fn value(&mut self, ty: TypeId, bytes: &[u8]) {
-        if self.is_full() || self.within.len() >= DEPTH_MAX {
+        if self.is_full() || self.depth >= DEPTH_MAX {
             return self.put("...");
         }
+        self.depth = self.depth.saturating_add(1);
+        self.shallow(ty, bytes);
+        self.depth = self.depth.saturating_sub(1);
+    }
+
+    fn shallow(&mut self, ty: TypeId, bytes: &[u8]) {
         let id = self.types.complete(ty);
         let node = self.types.node(id);
         match &node {
@@ -584,6 +593,8 @@ impl Types<'_> {
     }
 }
 
+/// Bytes of a definition behind which anonymous members are not shown in full.
+const DEFINITION_MAX: usize = 1 << 20;
 /// Bytes of a line of the cache.
 const CACHE_LINE: u64 = 64;
 
@@ -691,6 +702,7 @@ impl Layout<'_, '_> {
         let inner = self.types.node(member.ty);
         if let Node::Record { name: None, .. } = inner
             && depth < DEPTH_MAX
+            && self.out.len() < DEFINITION_MAX
         {
             self.record(member.ty, name, at, depth.saturating_add(1));
         } else {

@@ -20,6 +20,8 @@ pub const PT_LOAD: u32 = 1;
 pub const PT_NOTE: u32 = 4;
 /// The program may execute a segment.
 const PF_X: u32 = 1;
+/// The program may write to a segment.
+pub(crate) const PF_W: u32 = 2;
 const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
 const SHT_SYMTAB: u32 = 2;
 const SHT_NOBITS: u32 = 8;
@@ -132,10 +134,23 @@ impl Functions {
         if function.len != 0 && offset >= function.len {
             return None;
         }
+        Some((self.name(function)?, offset))
+    }
+
+    fn name(&self, function: &Function) -> Option<&str> {
         let rest = self.names.get(usize::try_from(function.name).ok()?..)?;
         let len = rest.iter().position(|byte| *byte == 0)?;
         let name = std::str::from_utf8(rest.get(..len)?).ok()?;
-        (!name.is_empty()).then_some((name, offset))
+        (!name.is_empty()).then_some(name)
+    }
+
+    /// Each function's name as it is stored, its address and its bytes (0: not known).
+    pub fn iter(&self) -> impl Iterator<Item = (&str, u64, u64)> {
+        let of = |function: &Function| {
+            let name = self.name(function)?;
+            Some((name, function.address, function.len))
+        };
+        self.functions.iter().filter_map(of)
     }
 
     /// How many there are.

@@ -57,5 +57,5 @@ pub use corefile::Core;
 pub use debug::Debug;
 pub use elf::Elf;
 pub use memory::{Memory, Process, Snapshot};
-pub use modules::{Modules, Symbol};
+pub use modules::{Module, Modules, Symbol};
 pub use threads::Stopped;
