@@ -326,34 +326,17 @@ impl<'a> Frame<'_, 'a> {
             }
             Operation::UnsignedConstant { value } => push(stack, Step::Number(value)),
             Operation::SignedConstant { value } => push(stack, Step::Number(value.cast_unsigned())),
-            Operation::PlusConstant { value } => {
-                let step = stack.pop().ok_or(BROKEN)?.plus(value.cast_signed());
-                push(stack, step.ok_or(COMPUTED)?)
-            }
-            Operation::Plus | Operation::Minus => {
-                let (right, left) = (stack.pop().ok_or(BROKEN)?, stack.pop().ok_or(BROKEN)?);
-                let step = match (left, right, operation) {
-                    (left, Step::Number(right), Operation::Minus) => {
-                        left.plus(right.cast_signed().wrapping_neg())
-                    }
-                    (left, Step::Number(right), _) => left.plus(right.cast_signed()),
-                    (Step::Number(left), right, Operation::Plus) => right.plus(left.cast_signed()),
-                    _ => None,
-                };
-                push(stack, step.ok_or(COMPUTED)?)
-            }
-            Operation::Deref {
+            Operation::PlusConstant { .. }
+            | Operation::Plus
+            | Operation::Minus
+            | Operation::Deref {
                 size: 8,
                 space: false,
                 ..
-            } => match stack.pop() {
-                Some(Step::At(place)) => {
-                    let base = Box::new(place);
-                    push(stack, Step::At(Place::Indirect { base, offset: 0 }))
-                }
-                Some(Step::Number(_)) => Err(COMPUTED),
-                None => Err(BROKEN),
-            },
+            } => {
+                let step = combine(&operation, stack)?;
+                push(stack, step)
+            }
             Operation::StackValue => match stack.pop().ok_or(BROKEN)? {
                 Step::Number(value) => Ok(Some(Place::Constant(value))),
                 // A register and nothing added, as a value.
@@ -394,6 +377,31 @@ impl<'a> Frame<'_, 'a> {
             _ => Err(COMPUTED),
         }
     }
+}
+
+/// What an operation makes of the results before.
+fn combine(operation: &Operation<Reader<'_>>, stack: &mut Vec<Step>) -> Result<Step, Place> {
+    let right = stack.pop().ok_or(BROKEN)?;
+    let combined = match (operation, right) {
+        (Operation::PlusConstant { value }, step) => step.plus(value.cast_signed()),
+        (Operation::Deref { .. }, Step::At(place)) => Some(Step::At(Place::Indirect {
+            base: Box::new(place),
+            offset: 0,
+        })),
+        (Operation::Plus | Operation::Minus, right) => {
+            let left = stack.pop().ok_or(BROKEN)?;
+            match (left, right, operation) {
+                (left, Step::Number(right), Operation::Minus) => {
+                    left.plus(right.cast_signed().wrapping_neg())
+                }
+                (left, Step::Number(right), _) => left.plus(right.cast_signed()),
+                (Step::Number(left), right, Operation::Plus) => right.plus(left.cast_signed()),
+                _ => None,
+            }
+        }
+        _ => None,
+    };
+    combined.ok_or(COMPUTED)
 }
 
 /// The location that an address is of. A number is an address of the program, which is none of the file.

@@ -681,8 +681,11 @@ impl Layout<'_, '_> {
         let at = (outer > 0).then_some((start, size, None));
         self.put(outer, &tail, at);
         if outer == 0 && self.layout {
-            let lines = size.div_ceil(CACHE_LINE);
-            let _ = writeln!(self.out, "// {size} bytes, {lines} cache lines");
+            let lines = match size.div_ceil(CACHE_LINE) {
+                1 => "1 cache line".to_owned(),
+                lines => format!("{lines} cache lines"),
+            };
+            let _ = writeln!(self.out, "// {size} bytes, {lines}");
         }
     }
 
