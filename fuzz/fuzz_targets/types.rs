@@ -1,22 +1,12 @@
-//! Arbitrary bytes as the sections of debug data: each begins with its number and its length, two bytes.
+//! Arbitrary bytes as the sections of debug data.
 //!
-//! `cargo +nightly fuzz run types`. `cargo test -p windlass-types --test hostile` changes the sections of real programs in the same way.
+//! `cargo +nightly fuzz run types`. Inputs that crashed are kept in `corpus/types`;
+//! `cargo test -p windlass-types --test hostile` replays that directory.
 #![no_main]
 
 #[path = "../../crates/engines/types/tests/questions/mod.rs"]
 mod questions;
 
-use questions::{NAMES, Sections, ask};
-
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    let mut sections = Sections::new();
-    let mut rest = data;
-    while let [number, low, high, after @ ..] = rest {
-        let len = usize::from(u16::from_le_bytes([*low, *high])).min(after.len());
-        let (content, after) = after.split_at(len);
-        let name = NAMES[usize::from(*number) % NAMES.len()];
-        sections.insert(name, (0, content.to_vec()));
-        rest = after;
-    }
-    ask(&sections);
+    questions::ask(&questions::parse(data));
 });

@@ -7,7 +7,7 @@ mod questions;
 use std::path::Path;
 
 use common::{Fixtures, debug};
-use questions::{NAMES, Sections, ask};
+use questions::{NAMES, Sections, ask, parse};
 
 fn sections(program: &Path) -> Sections {
     let debug = debug(program);
@@ -74,3 +74,15 @@ fn changed_sections_are_survived() {
 
 /// Changes of each fixture.
 const ROUNDS: usize = 700;
+
+/// The inputs of the fuzz target `types`: those that it starts from are debug data of four compilers, and have functions.
+#[test]
+fn kept_inputs_are_survived() {
+    let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus/types");
+    let mut with_functions = 0;
+    for file in std::fs::read_dir(place).expect("the directory") {
+        let bytes = std::fs::read(file.expect("a file").path()).expect("readable");
+        with_functions += usize::from(ask(&parse(&bytes)) > 1);
+    }
+    assert!(with_functions >= 4);
+}

@@ -25,6 +25,20 @@ pub const NAMES: [&str; 13] = [
 /// Sections by name: address and content.
 pub type Sections = BTreeMap<&'static str, (u64, Vec<u8>)>;
 
+/// The sections that bytes hold: each begins with its number and its length, two bytes.
+pub fn parse(data: &[u8]) -> Sections {
+    let mut sections = Sections::new();
+    let mut rest = data;
+    while let [number, low, high, after @ ..] = rest {
+        let len = usize::from(u16::from_le_bytes([*low, *high])).min(after.len());
+        let (content, after) = after.split_at(len);
+        let name = NAMES[usize::from(*number) % NAMES.len()];
+        sections.insert(name, (0, content.to_vec()));
+        rest = after;
+    }
+    sections
+}
+
 /// Asks everything that can be asked. Returns how many functions there were.
 pub fn ask(sections: &Sections) -> usize {
     let types = Types::open(&|name| match sections.get(name) {
