@@ -18,7 +18,7 @@ impl Drop for Program {
 
 fn source() -> PathBuf {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
-    own.join("../../engines/types/tests/fixtures/server.c")
+    own.join("../../io/target/tests/fixtures/server.c")
 }
 
 impl Program {
@@ -112,6 +112,11 @@ fn common(target: &str) {
     ] {
         assert_eq!(ask(target, command).trim_end(), answer, "{command}");
     }
+    lists_and_memory(target);
+}
+
+/// Lists, addresses, symbols and stacks; and mistakes.
+fn lists_and_memory(target: &str) {
     let all = ask(target, "print &all");
     let at = all.split(' ').next().expect("an address");
     let next = ask(target, "print all.next");
