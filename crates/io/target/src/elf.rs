@@ -20,6 +20,8 @@ pub const PT_LOAD: u32 = 1;
 pub const PT_NOTE: u32 = 4;
 /// The program may execute a segment.
 const PF_X: u32 = 1;
+/// The program may write to a segment.
+pub(crate) const PF_W: u32 = 2;
 const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
 const SHT_SYMTAB: u32 = 2;
 const SHT_NOBITS: u32 = 8;
@@ -132,10 +134,23 @@ impl Functions {
         if function.len != 0 && offset >= function.len {
             return None;
         }
+        Some((self.name(function)?, offset))
+    }
+
+    fn name(&self, function: &Function) -> Option<&str> {
         let rest = self.names.get(usize::try_from(function.name).ok()?..)?;
         let len = rest.iter().position(|byte| *byte == 0)?;
         let name = std::str::from_utf8(rest.get(..len)?).ok()?;
-        (!name.is_empty()).then_some((name, offset))
+        (!name.is_empty()).then_some(name)
+    }
+
+    /// Each function's name as it is stored, its address and its bytes (0: not known).
+    pub fn iter(&self) -> impl Iterator<Item = (&str, u64, u64)> {
+        let of = |function: &Function| {
+            let name = self.name(function)?;
+            Some((name, function.address, function.len))
+        };
+        self.functions.iter().filter_map(of)
     }
 
     /// How many there are.
@@ -287,10 +302,36 @@ impl Elf {
     }
 
     fn content(&self, section: &Section) -> Vec<u8> {
-        if section.kind == SHT_NOBITS || section.flags & SHF_COMPRESSED != 0 {
+        if section.kind == SHT_NOBITS {
             return Vec::new();
         }
-        self.bytes(section.offset, section.len)
+        let bytes = self.bytes(section.offset, section.len);
+        match section.flags & SHF_COMPRESSED != 0 {
+            true => inflate(&bytes).unwrap_or_default(),
+            false => bytes,
+        }
+    }
+
+    /// Whether it has a section with content.
+    pub fn has_section(&self, name: &str) -> bool {
+        let section = self.section(name);
+        section.is_some_and(|section| section.kind != SHT_NOBITS && section.len > 0)
+    }
+
+    /// The address and content of a section, inflated if it is compressed.
+    pub fn section_of(&self, name: &str) -> Option<(u64, Vec<u8>)> {
+        let section = self.section(name)?;
+        Some((section.address, self.content(section)))
+    }
+
+    /// Bytes of the whole file.
+    pub fn len(&self) -> u64 {
+        self.file.metadata().map_or(0, |file| file.len())
+    }
+
+    /// Whether the file has no bytes any more.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     /// Its functions: of the full table of symbols if it has one, else of that of the dynamic loader.
@@ -387,6 +428,27 @@ impl Elf {
         let moved = start.wrapping_sub(offset).wrapping_add(segment.offset);
         Some(moved.wrapping_sub(segment.address))
     }
+}
+
+/// The content of a compressed section: 8 bytes of format, its length, its alignment, and the data.
+fn inflate(bytes: &[u8]) -> Option<Vec<u8>> {
+    use object::read::{CompressedData, CompressionFormat};
+    let format = match long(bytes, 0) {
+        1 => CompressionFormat::Zlib,
+        2 => CompressionFormat::Zstandard,
+        _ => return None,
+    };
+    let data = bytes.get(24..)?;
+    let uncompressed_size = quad(bytes, 8);
+    if uncompressed_size > SECTION_MAX {
+        return None;
+    }
+    let section = CompressedData {
+        format,
+        data,
+        uncompressed_size,
+    };
+    section.decompress().ok().map(std::borrow::Cow::into_owned)
 }
 
 /// A note: its owner, kind and content.

@@ -29,7 +29,7 @@
 //! sense is absent. Nothing panics.
 //!
 //! # Not done
-//! Lines of source, types, 32-bit and big-endian programs, compressed symbol tables (`.gnu_debugdata`).
+//! 32-bit and big-endian programs, compressed symbol tables (`.gnu_debugdata`).
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -44,6 +44,7 @@
 )]
 
 pub mod corefile;
+pub mod debug;
 pub mod demangle;
 pub mod elf;
 pub mod maps;
@@ -53,7 +54,8 @@ pub mod threads;
 pub mod unwind;
 
 pub use corefile::Core;
+pub use debug::Debug;
 pub use elf::Elf;
 pub use memory::{Memory, Process, Snapshot};
-pub use modules::{Modules, Symbol};
+pub use modules::{Module, Modules, Symbol};
 pub use threads::Stopped;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 
+use crate::debug::Debug;
 use crate::demangle;
 use crate::elf::{self, Elf, Functions, Tables};
 use crate::maps::Mapping;
@@ -58,14 +59,20 @@ pub struct Modules {
     ranges: Vec<(u64, u64, usize)>,
 }
 
+/// A file that a program has mapped to execute it.
 #[derive(Debug)]
-struct Module {
+pub struct Module {
     name: String,
+    /// Its name for the program.
+    path: PathBuf,
+    /// The directory that is `/` for the program.
+    root: PathBuf,
     /// How far it was moved from the addresses in it.
     bias: u64,
     elf: Option<Elf>,
     functions: OnceCell<Functions>,
     tables: OnceCell<Tables>,
+    debug: OnceCell<Debug>,
 }
 
 impl Modules {
@@ -101,8 +108,31 @@ impl Modules {
         own
     }
 
+    /// The files, in the order of their addresses.
+    pub fn list(&self) -> &[Module] {
+        &self.modules
+    }
+
+    /// Copies bytes that the files have at an address of the program: of what is only read, and a core may lack. Returns how many.
+    pub fn read(&self, at: u64, into: &mut [u8]) -> usize {
+        let mut read = |module: &Module| {
+            let elf = module.elf.as_ref()?;
+            let inner = at.wrapping_sub(module.bias);
+            let segment = elf.segments().iter().find(|segment| {
+                let end = segment.address.saturating_add(segment.file_len);
+                let is_constant = segment.kind == elf::PT_LOAD && segment.flags & elf::PF_W == 0;
+                is_constant && (segment.address..end).contains(&inner)
+            })?;
+            let skipped = inner.checked_sub(segment.address)?;
+            let there = usize::try_from(segment.file_len.checked_sub(skipped)?).ok()?;
+            let len = there.min(into.len());
+            Some(elf.read(segment.offset.checked_add(skipped)?, into.get_mut(..len)?))
+        };
+        self.modules.iter().find_map(&mut read).unwrap_or(0)
+    }
+
     /// The file whose code an address is in, and the address in that file.
-    fn at(&self, address: u64) -> Option<(&Module, u64)> {
+    pub fn at(&self, address: u64) -> Option<(&Module, u64)> {
         let after = self.ranges.partition_point(|(start, ..)| *start <= address);
         let (_, end, number) = self.ranges.get(after.checked_sub(1)?)?;
         let module = self.modules.get(*number)?;
@@ -149,17 +179,53 @@ impl Module {
         let bias = elf
             .as_ref()
             .and_then(|elf| elf.bias(mapping.start, mapping.offset));
-        let name = mapping.name.rsplit('/').next().unwrap_or_default();
+        let path = mapping.name.trim_end_matches(" (deleted)");
+        let name = path.rsplit('/').next().unwrap_or_default();
         Self {
             name: demangle::demangle(name),
+            path: path.into(),
+            root: match owner {
+                Owner::Process(pid) => format!("/proc/{pid}/root").into(),
+                Owner::Memory(_) => "/".into(),
+            },
             bias: bias.unwrap_or(mapping.start),
             elf: elf.filter(|_| bias.is_some()),
             functions: OnceCell::new(),
             tables: OnceCell::new(),
+            debug: OnceCell::new(),
         }
     }
 
-    fn functions(&self) -> &Functions {
+    /// The last part of its path.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its path, as the program named it.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// How far it was moved from the addresses in it.
+    pub fn bias(&self) -> u64 {
+        self.bias
+    }
+
+    /// The file; `None` if it could not be opened, or is another than the mapped one.
+    pub fn elf(&self) -> Option<&Elf> {
+        self.elf.as_ref()
+    }
+
+    /// Its debug data; read at first use.
+    pub fn debug(&self) -> &Debug {
+        self.debug.get_or_init(|| match &self.elf {
+            Some(elf) => Debug::of(elf, &self.path, &self.root),
+            None => Debug::default(),
+        })
+    }
+
+    /// Its functions.
+    pub fn functions(&self) -> &Functions {
         self.functions.get_or_init(|| {
             let Some(elf) = &self.elf else {
                 return Functions::default();

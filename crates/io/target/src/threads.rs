@@ -166,6 +166,24 @@ impl Stopped {
         Err(StopError::TooMany)
     }
 
+    /// Stops one thread.
+    ///
+    /// # Errors
+    /// See [`StopError`]; then it does not stay stopped.
+    pub fn one(tid: u32) -> Result<Self, StopError> {
+        let mut own = Self {
+            held: BTreeMap::new(),
+            since: Instant::now(),
+        };
+        ptrace::seize(tid).map_err(io::Error::from)?;
+        ptrace::interrupt(tid).map_err(io::Error::from)?;
+        own.wait(tid)?;
+        match own.held.is_empty() {
+            true => Err(io::Error::from(rustix::io::Errno::SRCH).into()),
+            false => Ok(own),
+        }
+    }
+
     /// Seizes the threads that are not held yet, and tells them to stop.
     fn seize_new(&self, pid: u32) -> Result<Vec<u32>, StopError> {
         let mut new = Vec::new();

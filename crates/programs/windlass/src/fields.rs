@@ -63,6 +63,7 @@ pub fn fields() -> Vec<(&'static str, Vec<FieldRow>)> {
     };
     tables
         .into_iter()
+        .chain(crate::inspect::fields::TABLES)
         .map(|(command, columns)| (command, rows(columns)))
         .collect()
 }
@@ -77,6 +78,7 @@ macro_rules! columns {
     (@ usual) => { true };
     (@ more) => { false };
 }
+pub(crate) use columns;
 
 columns! {
     /// `zone show`.

@@ -11,6 +11,7 @@
 //!                        |------> libwindlass: `gen`, `sink` -----------------> device of windlassd
 //!                        |------> windlass-channel's client ----------------> broker of accelerated sockets
 //!                        |------> status files and memory of processes on windlass's allocator
+//!                        |------> memory, threads and files of any process, core files: `inspect`
 //!                        '------> becomes the program of `windlass run`
 //! ```
 //! A library, so that the manual pages and the completions are made from the very same command line.
@@ -42,6 +43,7 @@ mod fdb;
 mod fields;
 mod generate;
 mod guest;
+mod inspect;
 mod mdb;
 mod memory;
 mod metrics;
@@ -222,6 +224,7 @@ fn dispatch(options: Options, terminal: bool, out: &mut dyn Write) -> Result<(),
         Command::Extcap(args) => extcap::run(&mut session, args),
         Command::Sockets(repeat) => sockets::show(&mut session, &repeat),
         Command::Memory(args) => memory::run(&mut session, &args),
+        Command::Inspect(args) => inspect::run(&mut session, &args),
         Command::Status => status::show(&mut session),
         Command::Metrics(args) => metrics::run(&mut session, &args),
         Command::Stackdump(args) => stackdump::show(&mut session, args.process),

@@ -10,6 +10,7 @@ use windlass_api::{
 
 use crate::accounts;
 
+mod inspect;
 mod memory;
 mod overlay;
 mod snoop;
@@ -17,6 +18,7 @@ mod tables;
 mod traffic;
 mod vnd;
 
+pub(crate) use inspect::InspectArgs;
 pub(crate) use memory::*;
 pub(crate) use overlay::*;
 pub(crate) use snoop::{ExtcapArgs, SnoopArgs};
@@ -217,6 +219,12 @@ pub(crate) enum Command {
     /// Without a process, those that you may see are listed. With one: in use, caches, what is kept, its threads and its caches of objects, live
     /// and without stopping it.
     Memory(MemoryArgs),
+    /// Look into a process or a core file by the types in its debug data: variables, lists, memory, threads, stacks.
+    ///
+    /// Nothing is written, and nothing stops but a thread whose stack is asked for. Without a command, commands are read from standard input.
+    /// mdb's spellings ::COMMAND and ADDRESS::COMMAND are understood. "-- help" lists the commands.
+    #[command(arg_required_else_help = true)]
+    Inspect(InspectArgs),
     /// Show every word of the channels of a process, and of all with "all": locks, rings, sleepers.
     #[command(arg_required_else_help = true)]
     Stackdump(StackdumpArgs),

@@ -96,21 +96,21 @@ fn refused(pid: u32, what: &str, error: impl std::fmt::Display) -> Failure {
     )
 }
 
-/// `windlass memory whatis`
-pub(super) fn whatis(session: &mut Session<'_>, args: &WhatisArgs) -> Result<(), Failure> {
+/// What an address of a process on the allocator is: a sentence, and its parts.
+fn say(pid: u32, address: u64) -> Result<(String, Value), Failure> {
     const WHAT: &str = "say what an address is";
-    let status = status::of(args.pid).map_err(|why| absent(args.pid, &why, WHAT))?;
-    let memory = Process::open(args.pid).map_err(|error| refused(args.pid, WHAT, error))?;
-    let mappings = maps::of(args.pid).map_err(|error| refused(args.pid, WHAT, error))?;
-    let modules = Modules::of_process(args.pid, &mappings);
+    let status = status::of(pid).map_err(|why| absent(pid, &why, WHAT))?;
+    let memory = Process::open(pid).map_err(|error| refused(pid, WHAT, error))?;
+    let mappings = maps::of(pid).map_err(|error| refused(pid, WHAT, error))?;
+    let modules = Modules::of_process(pid, &mappings);
     let anchor = status.anchor().ok_or_else(|| no_anchor(WHAT))?;
     let owners = Owners::of(Some(&status));
     let heap = read(&memory, &anchor, &owners);
     let name = |owner: usize, size: u64| owners.name(owner, size);
     let record = heap.records.as_ref();
-    let record = record.and_then(|records| records.find(&memory, args.address));
+    let record = record.and_then(|records| records.find(&memory, address));
     let record = record.as_ref();
-    let (text, mut row) = whatis::what(&heap, &mappings, &modules, &name, args.address, record);
+    let (text, mut row) = whatis::what(&heap, &mappings, &modules, &name, address, record);
     let profile = Profile::of(&status, None);
     let start = row["start"]
         .as_str()
@@ -120,21 +120,30 @@ pub(super) fn whatis(session: &mut Session<'_>, args: &WhatisArgs) -> Result<(),
     let audited = audited.map(|record| names_of(record.frames.clone(), &profile.modules));
     let stack = stack.or(audited);
     row["text"] = text.clone().into();
-    row["stack"] = stack.clone().into();
+    let allocated = stack.as_deref().map(profile::text);
+    row["stack"] = stack.into();
+    let text = match allocated {
+        Some(stack) => format!("{}\nallocated by {}", clean(&text), clean(&stack)),
+        None => clean(&text),
+    };
+    Ok((text, row))
+}
+
+/// What an address is; `None` if the process does not run on the allocator.
+pub(crate) fn describe(pid: u32, address: u64) -> Option<String> {
+    say(pid, address).ok().map(|(text, _)| text)
+}
+
+/// `windlass memory whatis`
+pub(super) fn whatis(session: &mut Session<'_>, args: &WhatisArgs) -> Result<(), Failure> {
+    let (text, row) = say(args.pid, args.address)?;
     if session.form == Form::Json || session.options.fields.is_some() {
         let Some(chosen) = session.choose(fields::WHATIS)? else {
             return Ok(());
         };
         return session.rows(&[row], &chosen);
     }
-    writeln!(session.out, "{}", clean(&text))?;
-    if let Some(stack) = stack {
-        writeln!(
-            session.out,
-            "allocated by {}",
-            clean(&profile::text(&stack))
-        )?;
-    }
+    writeln!(session.out, "{text}")?;
     Ok(())
 }
 

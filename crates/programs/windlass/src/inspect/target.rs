@@ -1,0 +1,306 @@
+//! A program that is looked into: its memory, its files, and their types.
+
+use std::cell::OnceCell;
+use std::fs::File;
+
+use windlass_api::ErrorCode;
+use windlass_target::maps::{self, Mapping};
+use windlass_target::{Core, Memory, Module, Modules, Process};
+use windlass_types::print::World;
+use windlass_types::{Kind, LookupError, Node, Place, Section, TypeId, Types};
+
+use crate::failure::Failure;
+use crate::suggest;
+use crate::table::clean;
+
+use super::{WHAT, absent};
+
+/// Names that are compared with one that is not there.
+const NEAR_MAX: usize = 200_000;
+
+/// Where memory comes from.
+pub(super) enum Program {
+    Process { pid: u32, memory: Process },
+    Core(Core),
+}
+
+/// A program and its files.
+pub(super) struct Opened {
+    pub(super) program: Program,
+    pub(super) mappings: Vec<Mapping>,
+    pub(super) modules: Modules,
+}
+
+impl Opened {
+    /// A process by its id, or a core by its path.
+    pub(super) fn of(name: &str) -> Result<Self, Failure> {
+        match name.parse() {
+            Ok(pid) => Self::process(pid),
+            Err(_) => Self::core(name),
+        }
+    }
+
+    fn process(pid: u32) -> Result<Self, Failure> {
+        let refused = |error: std::io::Error| {
+            let code = match error.kind() {
+                std::io::ErrorKind::PermissionDenied => ErrorCode::Forbidden,
+                _ => ErrorCode::NotFound,
+            };
+            let todo = match code {
+                ErrorCode::Forbidden => "act as its user or as root",
+                _ => "name a running process, or a core file",
+            };
+            Failure::new(code, WHAT, format!("process {pid}: {error}"), todo)
+        };
+        let memory = Process::open(pid).map_err(refused)?;
+        let mappings = maps::of(pid).map_err(refused)?;
+        Ok(Self {
+            modules: Modules::of_process(pid, &mappings),
+            program: Program::Process { pid, memory },
+            mappings,
+        })
+    }
+
+    fn core(path: &str) -> Result<Self, Failure> {
+        let opened = File::open(path).and_then(Core::open);
+        let core = opened.map_err(|error| {
+            let why = format!("{}: {error}", clean(path));
+            absent(why, "name a process id, or a core file")
+        })?;
+        let mappings = core.mappings();
+        Ok(Self {
+            modules: Modules::of_core(&core, &mappings),
+            program: Program::Core(core),
+            mappings,
+        })
+    }
+}
+
+impl Memory for Opened {
+    fn read(&self, at: u64, into: &mut [u8]) -> usize {
+        match &self.program {
+            Program::Process { memory, .. } => memory.read(at, into),
+            // A core leaves out what files have.
+            Program::Core(core) => match core.read(at, into) {
+                0 => self.modules.read(at, into),
+                len => len,
+            },
+        }
+    }
+}
+
+/// A type of one of the files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Typed {
+    /// Number of the file.
+    pub(super) module: usize,
+    pub(super) ty: TypeId,
+}
+
+/// A program, and the types of its files as far as they were read.
+pub(super) struct Target<'a> {
+    pub(super) opened: &'a Opened,
+    types: Vec<OnceCell<Types<'a>>>,
+}
+
+impl World for Target<'_> {
+    fn read(&self, at: u64, into: &mut [u8]) -> usize {
+        self.opened.read(at, into)
+    }
+
+    fn symbol(&self, at: u64) -> Option<String> {
+        let symbol = self.opened.modules.symbol(at)?;
+        symbol.function.is_some().then(|| symbol.to_string())
+    }
+}
+
+impl<'a> Target<'a> {
+    pub(super) fn of(opened: &'a Opened) -> Self {
+        let modules = opened.modules.list().iter();
+        Self {
+            opened,
+            types: modules.map(|_| OnceCell::new()).collect(),
+        }
+    }
+
+    pub(super) fn modules(&self) -> &'a [Module] {
+        self.opened.modules.list()
+    }
+
+    /// The types of a file.
+    pub(super) fn types(&self, module: usize) -> &Types<'a> {
+        self.types[module].get_or_init(|| {
+            let debug = self.modules()[module].debug();
+            Types::open(&|name| {
+                let (address, bytes) = debug.section(name);
+                Section { address, bytes }
+            })
+        })
+    }
+
+    /// The files that a name may be in, and the name: all, or the one before a backquote.
+    pub(super) fn places<'n>(&self, name: &'n str) -> (Vec<usize>, &'n str) {
+        if let Some((file, plain)) = name.split_once('`') {
+            let all = 0..self.modules().len();
+            let named: Vec<_> = all
+                .filter(|at| self.modules()[*at].name() == file)
+                .collect();
+            if !named.is_empty() {
+                return (named, plain);
+            }
+        }
+        ((0..self.modules().len()).collect(), name)
+    }
+
+    /// What the first file that has it makes of a name.
+    fn first<T>(
+        &self,
+        name: &str,
+        find: impl Fn(&Types<'a>, &str) -> Result<T, LookupError>,
+    ) -> Result<Option<(usize, T)>, Failure> {
+        let (places, plain) = self.places(name);
+        for module in places {
+            match find(self.types(module), plain) {
+                Ok(found) => return Ok(Some((module, found))),
+                Err(LookupError::Absent(_)) => {}
+                Err(error @ (LookupError::Ambiguous { .. } | LookupError::Interrupted)) => {
+                    let todo = "put one of the files before the name, as in conn.c`conn";
+                    return Err(absent(clean(&error.to_string()), todo));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// The type that a name means.
+    pub(super) fn spelled(&self, name: &str) -> Result<Typed, Failure> {
+        match self.first(name, |types, name| types.spelled(name))? {
+            Some((module, ty)) => Ok(Typed { module, ty }),
+            None => {
+                let bare = name.trim_end_matches(['*', ' ']);
+                let bare = bare.rsplit(' ').next().unwrap_or(bare);
+                Err(self.missing("type", bare, &Kind::is_type))
+            }
+        }
+    }
+
+    /// Whether a name means a type.
+    pub(super) fn is_type(&self, name: &str) -> bool {
+        matches!(
+            self.first(name, |types, name| types.spelled(name)),
+            Ok(Some(_))
+        )
+    }
+
+    /// A variable's type and address.
+    pub(super) fn variable(&self, name: &str) -> Result<(Typed, u64), Failure> {
+        let found = self.first(name, |types, name| types.variable(name))?;
+        let Some((module, (ty, place))) = found else {
+            let is_variable = |kind: Kind| kind == Kind::Variable;
+            return Err(self.missing("variable", name, &is_variable));
+        };
+        match place {
+            Place::Address(at) => {
+                let at = at.wrapping_add(self.modules()[module].bias());
+                Ok((Typed { module, ty }, at))
+            }
+            Place::Absent(why) => Err(absent(format!("{}: {why}", clean(name)), "")),
+            _ => Err(absent(format!("{} is not in memory", clean(name)), "")),
+        }
+    }
+
+    /// Why a name means nothing: the nearest, or that there is no debug data.
+    pub(super) fn missing(
+        &self,
+        what: &str,
+        name: &str,
+        is_wanted: &dyn Fn(Kind) -> bool,
+    ) -> Failure {
+        let (places, plain) = self.places(name);
+        let with_types = |module: &&usize| !self.types(**module).is_empty();
+        if !places.iter().any(|module| with_types(&module)) {
+            let Some(first) = places.first().map(|module| &self.modules()[*module]) else {
+                return absent(
+                    "no file of the program can be read",
+                    "act as its user or as root",
+                );
+            };
+            let looked_in = first.debug().looked_in().join(", ");
+            let why = format!(
+                "{} has no debug data; looked in {}",
+                first.name(),
+                clean(&looked_in)
+            );
+            let todo = "install its package of debug data, or compile it with -g";
+            return absent(why, todo);
+        }
+        let found = places.iter().filter(with_types).flat_map(|module| {
+            let found = self.types(*module).search("*", is_wanted);
+            found.unwrap_or_default()
+        });
+        let names: Vec<_> = found.take(NEAR_MAX).map(|found| found.name).collect();
+        let near = suggest::nearest(plain, names.iter().map(String::as_str));
+        let why = format!("there is no {what} \"{}\"", clean(name));
+        match near {
+            Some(near) => absent(why, format!("did you mean \"{}\"?", clean(near))),
+            None => absent(why, "\"symbols GLOB\" lists names"),
+        }
+    }
+
+    /// A type behind typedefs and qualifiers; of a declaration the definition, in whichever file it is.
+    pub(super) fn complete(&self, of: Typed) -> Typed {
+        let own = Typed {
+            ty: self.types(of.module).complete(of.ty),
+            ..of
+        };
+        let Node::Forward { kind, name } = self.node(own) else {
+            return own;
+        };
+        let all = (0..self.modules().len()).filter(|module| *module != of.module);
+        let mut found = all.filter_map(|module| {
+            let ty = self.types(module).named(kind, &name).ok()?;
+            Some(Typed { module, ty })
+        });
+        found.next().unwrap_or(own)
+    }
+
+    pub(super) fn node(&self, of: Typed) -> Node {
+        self.types(of.module).node(of.ty)
+    }
+
+    pub(super) fn name(&self, of: Typed) -> String {
+        self.types(of.module).name(of.ty)
+    }
+
+    /// Bytes of a type.
+    pub(super) fn size(&self, of: Typed) -> Result<u64, Failure> {
+        let full = self.complete(of);
+        let size = self.types(full.module).size(full.ty);
+        size.ok_or_else(|| {
+            let why = format!("the size of {} is not known", clean(&self.name(of)));
+            absent(why, "its definition is in no file of the program")
+        })
+    }
+
+    /// Copies bytes; all of them or a failure.
+    pub(super) fn bytes(&self, at: u64, len: u64) -> Result<Vec<u8>, Failure> {
+        let len = usize::try_from(len.min(windlass_types::print::VALUE_MAX)).unwrap_or(0);
+        let mut bytes = vec![0; len];
+        match self.opened.read_all(at, &mut bytes) {
+            true => Ok(bytes),
+            false => Err(absent(
+                format!("<fault {at:#x}>: {len} bytes cannot be read there"),
+                "\"maps\" lists what is mapped",
+            )),
+        }
+    }
+
+    /// The function that an address is in, and the line.
+    pub(super) fn line(&self, address: u64) -> Option<String> {
+        let (module, inner) = self.opened.modules.at(address)?;
+        let all = self.modules().iter();
+        let number = all.into_iter().position(|own| std::ptr::eq(own, module))?;
+        let line = self.types(number).line(inner)?;
+        Some(format!("{}:{}", clean(&line.file), line.line))
+    }
+}
