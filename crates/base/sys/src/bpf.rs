@@ -21,17 +21,25 @@ use rustix::io::Errno;
 use crate::vectored::last_errno;
 
 mod map;
+mod operation;
+mod ring;
 mod tcx;
+mod uprobe;
 
 pub use map::{Link, Map, MapKind};
+pub use operation::{Alu, Condition, Width};
+pub use ring::RecordRing;
 pub(crate) use tcx::keep_first;
 pub use tcx::{Side, has_places, put_at};
+pub use uprobe::UprobePlace;
 
 const BPF_PROG_LOAD: libc::c_int = 5;
 const BPF_PROG_QUERY: libc::c_int = 16;
 /// `BPF_F_QUERY_EFFECTIVE`: what is attached further up counts.
 const QUERY_EFFECTIVE: u32 = 1;
 const LOG_BYTES: usize = 64 * 1024;
+/// `BPF_F_SLEEPABLE`: a program that may wait for memory that is not there yet.
+const MAY_SLEEP: u32 = 1 << 4;
 
 /// `TC_ACT_SHOT` of `<linux/pkt_cls.h>`: drop the frame.
 const TC_ACT_SHOT: i32 = 2;
@@ -42,6 +50,8 @@ const TC_ACT_SHOT: i32 = 2;
 pub enum ProgramKind {
     /// `BPF_PROG_TYPE_SOCKET_FILTER`: also a TAP's steering.
     SocketFilter = 1,
+    /// `BPF_PROG_TYPE_KPROBE`: at instructions of programs ([`Link::uprobes`]), and may wait for their memory.
+    Uprobe = 2,
     /// `BPF_PROG_TYPE_SCHED_CLS`: a tc filter.
     Classifier = 3,
     /// `BPF_PROG_TYPE_XDP`: runs in the driver, for each frame received.
@@ -391,7 +401,7 @@ pub(crate) unsafe fn bpf<T: Copy>(command: libc::c_int, attributes: &mut T) -> R
         .ok_or_else(last_errno)
 }
 
-/// The part of `union bpf_attr` (`<linux/bpf.h>`) that BPF_PROG_LOAD has had since Linux 4.15.
+/// The part of `union bpf_attr` (`<linux/bpf.h>`) that BPF_PROG_LOAD has had since Linux 4.17.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct LoadAttributes {
@@ -405,6 +415,8 @@ struct LoadAttributes {
     kernel_version: u32,
     flags: u32,
     name: [u8; 16],
+    interface: u32,
+    attach_type: u32,
 }
 
 /// A program that the kernel has verified and holds.
@@ -484,11 +496,16 @@ fn load(
     instructions: &[Instruction],
     log: &mut [u8],
 ) -> Result<OwnedFd, Errno> {
+    // What reads a program's memory is kept for licences that the kernel calls compatible; ours may be had under either.
+    let (licence, flags, attach_type) = match kind {
+        ProgramKind::Uprobe => (c"Dual MIT/GPL", MAY_SLEEP, uprobe::ATTACH_UPROBES),
+        _ => (c"Apache-2.0 OR MIT", 0, 0),
+    };
     let mut attributes = LoadAttributes {
         kind: kind as u32,
         count: u32::try_from(instructions.len()).map_err(|_| Errno::TOOBIG)?,
         instructions: instructions.as_ptr().expose_provenance() as u64,
-        licence: c"Apache-2.0 OR MIT".as_ptr().expose_provenance() as u64,
+        licence: licence.as_ptr().expose_provenance() as u64,
         log_level: u32::from(!log.is_empty()),
         log_bytes: u32::try_from(log.len()).map_err(|_| Errno::TOOBIG)?,
         log: if log.is_empty() {
@@ -497,8 +514,10 @@ fn load(
             log.as_mut_ptr().expose_provenance() as u64
         },
         kernel_version: 0,
-        flags: 0,
+        flags,
         name: [0; 16],
+        interface: 0,
+        attach_type,
     };
     for (to, from) in attributes.name.iter_mut().take(15).zip(name.bytes()) {
         *to = from;

@@ -46,6 +46,13 @@ pub enum Place {
     Absent(&'static str),
 }
 
+impl Place {
+    /// Whether the value is not there yet, in the prologue of its function, and is behind it.
+    pub fn is_later(&self) -> bool {
+        *self == LATER
+    }
+}
+
 /// A part of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Piece {
@@ -57,6 +64,8 @@ pub struct Piece {
 
 /// Why a value that the compiler dropped is not there.
 pub(crate) const OPTIMIZED: Place = Place::Absent("optimized out");
+/// Why a value is not there before the function has stored it.
+const LATER: Place = Place::Absent("not stored before the end of the prologue");
 const BROKEN: Place = Place::Absent("a broken location");
 const COMPUTED: Place = Place::Absent("computed by a program");
 
@@ -184,7 +193,7 @@ impl<'a> Frame<'_, 'a> {
 
     /// A place that holds behind the prologue, in the prologue. What lies in the frame is not stored yet; above it, the caller stored it.
     fn in_prologue(&self, place: Place) -> Place {
-        let later = Place::Absent("not stored before the end of the prologue");
+        let later = LATER;
         match place {
             Place::Cfa(offset) if offset < 0 => later,
             Place::Memory { register, offset } => match (self.cfa)(self.body_pc) {

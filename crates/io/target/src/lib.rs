@@ -47,6 +47,7 @@ pub mod corefile;
 pub mod debug;
 pub mod demangle;
 pub mod elf;
+pub mod instructions;
 pub mod maps;
 mod memory;
 pub mod modules;

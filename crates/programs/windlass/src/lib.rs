@@ -64,6 +64,7 @@ mod statistics;
 mod status;
 mod suggest;
 mod table;
+mod trace;
 mod traffic;
 mod unlisted;
 mod vnd;
@@ -224,6 +225,7 @@ fn dispatch(options: Options, terminal: bool, out: &mut dyn Write) -> Result<(),
         Command::Extcap(args) => extcap::run(&mut session, args),
         Command::Sockets(repeat) => sockets::show(&mut session, &repeat),
         Command::Memory(args) => memory::run(&mut session, &args),
+        Command::Trace(args) => trace::run(&mut session, &args),
         Command::Inspect(args) => inspect::run(&mut session, &args),
         Command::Status => status::show(&mut session),
         Command::Metrics(args) => metrics::run(&mut session, &args),

@@ -15,6 +15,7 @@ mod memory;
 mod overlay;
 mod snoop;
 mod tables;
+mod trace;
 mod traffic;
 mod vnd;
 
@@ -23,6 +24,7 @@ pub(crate) use memory::*;
 pub(crate) use overlay::*;
 pub(crate) use snoop::{ExtcapArgs, SnoopArgs};
 pub(crate) use tables::*;
+pub(crate) use trace::*;
 pub(crate) use traffic::{At, GenArgs, SinkArgs};
 pub(crate) use vnd::*;
 
@@ -219,6 +221,11 @@ pub(crate) enum Command {
     /// Without a process, those that you may see are listed. With one: in use, caches, what is kept, its threads and its caches of objects, live
     /// and without stopping it.
     Memory(MemoryArgs),
+    /// Show what functions of a running program are called with, in the types of its debug data.
+    ///
+    /// The program need not be prepared, and goes on: what is recorded faster than it is read is dropped and counted.
+    #[command(arg_required_else_help = true)]
+    Trace(TraceArgs),
     /// Look into a process or a core file by the types in its debug data: variables, lists, memory, threads, stacks.
     ///
     /// Nothing is written, and nothing stops but a thread whose stack is asked for. Without a command, commands are read from standard input.

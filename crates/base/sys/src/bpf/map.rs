@@ -11,7 +11,8 @@ const BPF_MAP_CREATE: libc::c_int = 0;
 const BPF_MAP_LOOKUP_ELEM: libc::c_int = 1;
 const BPF_MAP_UPDATE_ELEM: libc::c_int = 2;
 const BPF_MAP_DELETE_ELEM: libc::c_int = 3;
-const BPF_LINK_CREATE: libc::c_int = 28;
+const BPF_MAP_GET_NEXT_KEY: libc::c_int = 4;
+pub(super) const BPF_LINK_CREATE: libc::c_int = 28;
 /// `BPF_F_NO_PREALLOC`: memory for an entry when it comes.
 const NO_PREALLOC: u32 = 1;
 /// `BPF_XDP` of `enum bpf_attach_type`.
@@ -27,6 +28,8 @@ pub enum MapKind {
     Hash = 1,
     /// Values by number.
     Array = 2,
+    /// Values by keys, one for each processor.
+    HashPerProcessor = 5,
     /// Values by number, one for each processor.
     PerProcessor = 6,
     /// Values by keys; a full one drops what was used least of late.
@@ -35,6 +38,8 @@ pub enum MapKind {
     Sockets = 15,
     /// AF_XDP sockets by number.
     XdpSockets = 17,
+    /// Records in a ring ([`super::RecordRing`]).
+    RecordRing = 27,
 }
 
 /// Processors of a machine at most (`NR_CPUS` of any Linux).
@@ -199,6 +204,42 @@ impl Map {
         Ok(sums)
     }
 
+    /// Takes all keys and values out of a [`MapKind::HashPerProcessor`]: of each key its value in `words` of 8 bytes, those of one processor
+    /// behind those of another. A key that comes while this goes on may be given the next time.
+    ///
+    /// # Errors
+    /// `EINVAL` for a map of another kind; the kernel's answer.
+    pub fn drain(&self, mut take: impl FnMut(&[u8], &[u64])) -> Result<(), Errno> {
+        if self.kind != MapKind::HashPerProcessor {
+            return Err(Errno::INVAL);
+        }
+        let mut values = vec![0_u64; processors() * self.value_bytes.div_ceil(8)];
+        let mut key = vec![0_u8; self.key_bytes];
+        loop {
+            // Always the first: those before it are gone.
+            let next = key.as_mut_ptr().expose_provenance() as u64;
+            let mut first = ElementAttributes {
+                map: self.fd.as_raw_fd().cast_unsigned(),
+                padding: 0,
+                key: 0,
+                value: next,
+                flags: 0,
+            };
+            // SAFETY: without a key, the first one is written to `key`, which has the map's length and outlives the call.
+            match unsafe { bpf(BPF_MAP_GET_NEXT_KEY, &mut first) } {
+                Ok(_) => {}
+                Err(Errno::NOENT) => return Ok(()),
+                Err(errno) => return Err(errno),
+            }
+            let place = values.as_mut_ptr().expose_provenance() as u64;
+            let mut element = self.element(&key, place)?;
+            // SAFETY: the key has the map's length; there is room for a value of each processor that there may be. Both outlive the call.
+            unsafe { bpf(BPF_MAP_LOOKUP_ELEM, &mut element) }?;
+            self.take(&key)?;
+            take(&key, &values);
+        }
+    }
+
     fn element(&self, key: &[u8], value: u64) -> Result<ElementAttributes, Errno> {
         if key.len() != self.key_bytes {
             return Err(Errno::INVAL);
@@ -255,9 +296,14 @@ impl Link {
         };
         // SAFETY: these are the attributes of a link; there are no addresses in them.
         let fd = unsafe { bpf(BPF_LINK_CREATE, &mut attributes) }?;
-        // SAFETY: bpf(2) just returned this descriptor, which nobody else knows.
+        Ok(Self::of(fd))
+    }
+
+    /// Of a descriptor that bpf(2) just returned.
+    pub(super) fn of(fd: i32) -> Self {
+        // SAFETY: nobody else knows it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        Ok(Link { _fd: fd })
+        Self { _fd: fd }
     }
 }
 

@@ -1,0 +1,847 @@
+//! From what a clause says to what is computed: names, types, widths and signs.
+
+use windlass_types::{Encoding, Node, TypeId, Types};
+
+use crate::code::{Code, Moment};
+use crate::ebpf::{
+    Addition, FIELD_HEAD, Field, KEY_MAX, KEY_TEXT, KeyPart, Plan, RECORD_HEAD, RECORD_MAX,
+};
+use crate::syntax::{Binary, Clause, Expr, ExprKind, Kind, Statement, TypeName};
+use crate::{ScriptError, Span};
+
+/// Bytes of a text that is printed, with its end, if nothing else is said.
+const TEXT_BYTES: u32 = 128;
+/// Bytes of a text at most.
+const TEXT_MAX: u64 = 4096;
+/// How many pointers of a printed object are followed, one behind another.
+const FOLLOW_DEPTH: u32 = 2;
+/// Texts of a printed object that are read with it.
+const FOLLOW_TEXTS: usize = 8;
+/// Bytes of a text in an object.
+const FOLLOW_TEXT_BYTES: u32 = 64;
+/// Objects that are read with one that points to them, and the bytes of one at most.
+const FOLLOW_OBJECTS: usize = 8;
+const FOLLOW_OBJECT_BYTES: u64 = 1024;
+/// Fields of a record.
+const FIELDS_MAX: usize = 128;
+
+/// What a name without a keyword may be, the likeliest first.
+const TYPE_KINDS: [windlass_types::Kind; 5] = [
+    windlass_types::Kind::Typedef,
+    windlass_types::Kind::Struct,
+    windlass_types::Kind::Union,
+    windlass_types::Kind::Enum,
+    windlass_types::Kind::Base,
+];
+
+/// Where something with a name is.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Location {
+    /// This is its value.
+    Value(Code),
+    /// It lies in memory there.
+    Memory(Code),
+    /// Its parts are in different places: for each the byte where it begins, how many bytes it has, and its value.
+    Pieces(Vec<(u64, u64, Code)>),
+    /// It is not there; why.
+    Absent(String),
+}
+
+/// What has a name at the place.
+pub trait Names {
+    /// An argument or a variable.
+    fn find(&self, name: &str) -> Option<(Location, TypeId)>;
+
+    /// Names to offer instead of one that is not there.
+    fn all(&self) -> Vec<String>;
+}
+
+/// What a printed value is, and which fields of the record it is in.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Shown {
+    /// What was to be printed, as it was written.
+    pub text: String,
+    /// Its type.
+    pub ty: TypeId,
+    /// It is a text: a pointer to characters, or an array of them.
+    pub is_text: bool,
+    /// Its field's number.
+    pub field: usize,
+    /// The fields behind it that have what it points to.
+    pub behind: std::ops::Range<usize>,
+}
+
+/// A clause at one place, and how what it records is shown.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Lowered {
+    /// What the program does.
+    pub plan: Plan,
+    /// What is printed, in its order, by statement.
+    pub shown: Vec<Vec<Shown>>,
+    /// The types of each aggregation's keys.
+    pub keys: Vec<Vec<Option<TypeId>>>,
+}
+
+/// What an expression is, on the way.
+#[derive(Debug, Clone)]
+enum Value {
+    /// A number.
+    Number(Code, TypeId),
+    /// Something in memory; of a bit-field, the lowest bit and how many.
+    Memory(Code, TypeId, Option<(u8, u8)>),
+    /// In several places.
+    Pieces(Vec<(u64, u64, Code)>, TypeId),
+    /// A text between quotes.
+    Text(String),
+    /// The text at an address, at most so many bytes.
+    Str(Code, u32),
+}
+
+/// Turns expressions into [`Code`] where these names and types hold.
+pub struct Lowering<'t, 'a> {
+    types: &'t Types<'a>,
+    names: &'t dyn Names,
+    long: TypeId,
+    unsigned: TypeId,
+    character: TypeId,
+}
+
+type Lowers<T> = Result<T, ScriptError>;
+
+fn fail<T>(span: &Span, why: impl Into<String>) -> Lowers<T> {
+    Err(ScriptError::at(span.clone(), why))
+}
+
+impl<'t, 'a> Lowering<'t, 'a> {
+    /// One for a place.
+    #[must_use]
+    pub fn new(types: &'t Types<'a>, names: &'t dyn Names) -> Self {
+        let int = |name: &str, size, encoding| {
+            let name = name.into();
+            types.add(Node::Int {
+                name,
+                size,
+                encoding,
+            })
+        };
+        Self {
+            types,
+            names,
+            long: int("long", 8, Encoding::Signed),
+            unsigned: int("unsigned long", 8, Encoding::Unsigned),
+            character: int("char", 1, Encoding::SignedChar),
+        }
+    }
+
+    /// A clause. `text` is what it was written as.
+    ///
+    /// # Errors
+    /// A name that is not there or has no value at the place, a type that does not fit, more than a record or key can hold.
+    pub fn clause(&self, clause: &Clause, text: &str) -> Lowers<Lowered> {
+        let mut lowered = Lowered::default();
+        if let Some(filter) = &clause.filter {
+            lowered.plan.filter = Some(self.number(filter)?.0);
+        }
+        for statement in &clause.statements {
+            match statement {
+                Statement::Print(values) => {
+                    let mut shown = Vec::new();
+                    for value in values {
+                        let written = text.get(value.span.clone()).unwrap_or_default();
+                        shown.push(self.print(value, written, &mut lowered.plan)?);
+                    }
+                    lowered.shown.push(shown);
+                }
+                Statement::Aggregate {
+                    keys,
+                    how,
+                    of,
+                    span,
+                    ..
+                } => {
+                    let to = lowered.keys.len();
+                    let parts = keys.iter().map(|key| self.key(key));
+                    let parts = parts.collect::<Lowers<Vec<_>>>()?;
+                    let bytes = parts.iter().map(|(part, _)| part.bytes());
+                    if bytes.fold(0, u32::saturating_add) > KEY_MAX {
+                        return fail(span, format!("keys of more than {KEY_MAX} bytes"));
+                    }
+                    let of = of.as_ref().map(|of| self.number(of)).transpose()?;
+                    let is_unsigned = of.as_ref().is_some_and(|(_, ty)| self.is_unsigned(*ty));
+                    let (key, types) = parts.into_iter().unzip();
+                    lowered.keys.push(types);
+                    lowered.plan.additions.push(Addition {
+                        to,
+                        key,
+                        how: *how,
+                        of: of.map(|(code, _)| code),
+                        is_unsigned,
+                    });
+                }
+            }
+        }
+        lowered.plan.is_told = clause.statements.is_empty();
+        Ok(lowered)
+    }
+
+    /// What is shown of an expression elsewhere than in a probe: a number, or where it lies.
+    ///
+    /// # Errors
+    /// As [`Lowering::clause`].
+    pub fn expression(&self, expr: &Expr) -> Lowers<(Location, TypeId)> {
+        Ok(match self.value(expr)? {
+            Value::Number(code, ty) => (Location::Value(code), ty),
+            Value::Memory(address, ty, None) => (Location::Memory(address), ty),
+            value @ Value::Memory(_, ty, Some(_)) => {
+                (Location::Value(self.as_number(value, &expr.span)?.0), ty)
+            }
+            Value::Pieces(pieces, ty) => (Location::Pieces(pieces), ty),
+            Value::Str(address, _) => {
+                let ty = self.types.pointer_to(self.character);
+                (Location::Value(address), ty)
+            }
+            Value::Text(_) => return fail(&expr.span, "a text alone is no value"),
+        })
+    }
+
+    fn key(&self, key: &Expr) -> Lowers<(KeyPart, Option<TypeId>)> {
+        let value = self.value(key)?;
+        Ok(match self.text_of(&value) {
+            Some((address, _)) => (KeyPart::Text(address), None),
+            None => {
+                let (code, ty) = self.as_number(value, &key.span)?;
+                (KeyPart::Scalar(code), Some(ty))
+            }
+        })
+    }
+
+    /// Adds the fields that a value needs.
+    fn print(&self, expr: &Expr, text: &str, plan: &mut Plan) -> Lowers<Shown> {
+        let value = self.value(expr)?;
+        let field = plan.fields.len();
+        let place = self.text_of(&value);
+        let is_text = place.is_some();
+        let (add, ty) = match (&value, place) {
+            (Value::Memory(address, ty, None), _) if self.is_whole(*ty) => {
+                let bytes = self.types.size(*ty).filter(|bytes| *bytes > 0);
+                let Some(bytes) = bytes.and_then(|bytes| u32::try_from(bytes).ok()) else {
+                    return fail(&expr.span, "the size of this is not known");
+                };
+                (Field::Object(address.clone(), bytes), *ty)
+            }
+            (_, Some((address, bytes))) => {
+                let ty = self.types.pointer_to(self.character);
+                (Field::Text(address, bytes), ty)
+            }
+            _ => {
+                let (code, ty) = self.as_number(value, &expr.span)?;
+                (Field::Scalar(code), ty)
+            }
+        };
+        let is_object = matches!(add, Field::Object(..));
+        plan.fields.push(add);
+        if is_object {
+            self.follow((field, field), ty, FOLLOW_DEPTH, plan);
+        }
+        if plan.record_bytes() > RECORD_MAX || plan.fields.len() > FIELDS_MAX {
+            let why = format!("this does not fit into a record of {RECORD_MAX} bytes");
+            return fail(&expr.span, why);
+        }
+        Ok(Shown {
+            text: text.to_owned(),
+            ty,
+            is_text,
+            field,
+            behind: field + 1..plan.fields.len(),
+        })
+    }
+
+    /// Adds what an object points to: texts, and objects as far as `depth`. The value that is printed begins with field `first`.
+    fn follow(&self, (first, field): (usize, usize), ty: TypeId, depth: u32, plan: &mut Plan) {
+        let before = plan.fields.get(..field).unwrap_or_default();
+        let at = before.iter().map(Field::bytes).sum::<u32>() + RECORD_HEAD + FIELD_HEAD;
+        for (offset, to) in self.pointers(ty) {
+            let Ok(offset) = u32::try_from(offset) else {
+                continue;
+            };
+            let address = Code::Captured(at + offset);
+            let is_text = |field: &&Field| matches!(field, Field::Text(..));
+            let own = plan.fields.iter().skip(first);
+            let (texts, objects): (Vec<_>, Vec<_>) = own.partition(is_text);
+            let (texts, objects) = (texts.len(), objects.len());
+            let size = self.types.size(to);
+            let next = match self.types.bare(to) {
+                _ if self.is_character(to) && texts < FOLLOW_TEXTS => {
+                    Field::Text(address, FOLLOW_TEXT_BYTES)
+                }
+                Node::Record { .. } if depth > 0 && objects <= FOLLOW_OBJECTS => match size {
+                    Some(size @ 1..=FOLLOW_OBJECT_BYTES) => {
+                        Field::Object(address, u32::try_from(size).unwrap_or(0))
+                    }
+                    _ => continue,
+                },
+                _ => continue,
+            };
+            if plan.record_bytes().saturating_add(next.bytes()) > RECORD_MAX {
+                return;
+            }
+            let is_object = matches!(next, Field::Object(..));
+            let number = plan.fields.len();
+            plan.fields.push(next);
+            if is_object {
+                self.follow((first, number), to, depth - 1, plan);
+            }
+        }
+    }
+
+    /// The pointers of an object: where they are, and what they point to.
+    fn pointers(&self, ty: TypeId) -> Vec<(u64, TypeId)> {
+        let mut all = Vec::new();
+        self.add_pointers(ty, 0, 0, &mut all);
+        all
+    }
+
+    fn add_pointers(&self, ty: TypeId, at: u64, depth: usize, all: &mut Vec<(u64, TypeId)>) {
+        if depth >= windlass_types::DEPTH_MAX || all.len() >= FIELDS_MAX {
+            return;
+        }
+        match self.types.bare(ty) {
+            Node::Pointer { to, size: 8, .. } => all.push((at, to)),
+            Node::Record {
+                variants: None,
+                members,
+                ..
+            } => {
+                for member in members.iter().filter(|member| member.bit_size.is_none()) {
+                    let at = at.saturating_add(member.bit_offset / 8);
+                    self.add_pointers(member.ty, at, depth + 1, all);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn number(&self, expr: &Expr) -> Lowers<(Code, TypeId)> {
+        let value = self.value(expr)?;
+        self.as_number(value, &expr.span)
+    }
+
+    fn as_number(&self, value: Value, span: &Span) -> Lowers<(Code, TypeId)> {
+        let (address, ty, bits) = match value {
+            Value::Number(code, ty) => return Ok((code, ty)),
+            Value::Text(_) => return fail(span, "a text can be compared with == and != only"),
+            Value::Str(..) => return fail(span, "a text is no number"),
+            Value::Pieces(..) => {
+                return fail(span, "this lies in several registers: name a member of it");
+            }
+            Value::Memory(address, ty, bits) => (address, ty, bits),
+        };
+        let (size, is_signed) = match self.types.bare(ty) {
+            Node::Array { of, .. } => return Ok((address, self.types.pointer_to(of))),
+            Node::Int { size, encoding, .. } => (size, encoding.is_signed()),
+            Node::Enum {
+                size, is_signed, ..
+            } => (size, is_signed),
+            Node::Pointer { size, .. } => (size, false),
+            Node::Float { .. } => {
+                return fail(span, "a number with a fraction cannot be computed with");
+            }
+            _ => {
+                let name = self.types.name(ty);
+                return fail(span, format!("a {name} is no number: name a member of it"));
+            }
+        };
+        let Some(bytes) = u8::try_from(size)
+            .ok()
+            .filter(|size| [1, 2, 4, 8].contains(size))
+        else {
+            return fail(
+                span,
+                format!("a number of {size} bytes cannot be computed with"),
+            );
+        };
+        let bits = bits.unwrap_or((0, bytes * 8));
+        let address = Box::new(address);
+        let load = Code::Load {
+            address,
+            bytes,
+            bits,
+            is_signed,
+        };
+        Ok((load, ty))
+    }
+
+    fn value(&self, expr: &Expr) -> Lowers<Value> {
+        let span = &expr.span;
+        Ok(match &expr.kind {
+            ExprKind::Integer(value) => Value::Number(Code::Constant(*value), self.long),
+            ExprKind::Text(text) => Value::Text(text.clone()),
+            ExprKind::Name(name) => self.named(name, span)?,
+            ExprKind::Member(of, name) => {
+                let of = self.value(of)?;
+                self.member(of, name, span)?
+            }
+            ExprKind::Index(of, index) => {
+                let (address, to) = self.pointer(of)?;
+                let (index, _) = self.number(index)?;
+                Value::Memory(self.step(address, index, to, span)?, to, None)
+            }
+            ExprKind::Deref(of) => {
+                let (address, to) = self.pointer(of)?;
+                Value::Memory(address, to, None)
+            }
+            ExprKind::Address(of) => match self.value(of)? {
+                Value::Memory(address, ty, None) => {
+                    Value::Number(address, self.types.pointer_to(ty))
+                }
+                _ => return fail(span, "this has no address"),
+            },
+            ExprKind::Negate(of) => {
+                let (code, _) = self.number(of)?;
+                Value::Number(Code::Negate(Box::new(code)), self.long)
+            }
+            ExprKind::Complement(of) => {
+                let (code, ty) = self.number(of)?;
+                let ty = self.widened(ty);
+                Value::Number(Code::Complement(Box::new(code)), ty)
+            }
+            ExprKind::Not(of) => {
+                let (code, _) = self.number(of)?;
+                Value::Number(Code::Not(Box::new(code)), self.long)
+            }
+            ExprKind::Binary(operation, left, right) => {
+                self.binary(*operation, left, right, span)?
+            }
+            ExprKind::Choose(condition, one, other) => {
+                let (condition, _) = self.number(condition)?;
+                let ((one, ty), (other, second)) = (self.number(one)?, self.number(other)?);
+                let ty = match ty == second {
+                    true => ty,
+                    false => self.common(ty, second),
+                };
+                Value::Number(Code::Choose(Box::new([condition, one, other])), ty)
+            }
+            ExprKind::Cast(name, of) => {
+                let ty = self.type_named(name)?;
+                let (code, _) = self.number(of)?;
+                self.cast(code, ty, span)?
+            }
+            ExprKind::SizeOfType(name) => self.size_of(self.type_named(name)?, span)?,
+            ExprKind::SizeOf(of) => match self.value(of)? {
+                Value::Number(_, ty) | Value::Memory(_, ty, None) | Value::Pieces(_, ty) => {
+                    self.size_of(ty, span)?
+                }
+                _ => return fail(span, "this has no size"),
+            },
+            ExprKind::Str(of, bytes) => {
+                let (address, _) = self.number(of)?;
+                let bytes = bytes.unwrap_or(TEXT_BYTES.into());
+                match u32::try_from(bytes) {
+                    Ok(bytes @ 2..) if u64::from(bytes) <= TEXT_MAX => Value::Str(address, bytes),
+                    _ => return fail(span, format!("a text has 2 to {TEXT_MAX} bytes")),
+                }
+            }
+        })
+    }
+
+    fn named(&self, name: &str, span: &Span) -> Lowers<Value> {
+        if let Some((location, ty)) = self.names.find(name) {
+            return match location {
+                Location::Value(code) => self.cast(code, ty, span),
+                Location::Memory(address) => Ok(Value::Memory(address, ty, None)),
+                Location::Pieces(pieces) => Ok(Value::Pieces(pieces, ty)),
+                Location::Absent(why) => fail(span, format!("{name} is {why}")),
+            };
+        }
+        let moment = match name {
+            "pid" => Moment::Pid,
+            "tid" => Moment::Tid,
+            "cpu" => Moment::Cpu,
+            "now" => Moment::Now,
+            _ => {
+                let all = self.names.all();
+                let rest = match all.is_empty() {
+                    true => String::new(),
+                    false => format!("; there are {}", all.join(", ")),
+                };
+                return fail(span, format!("nothing here is named {name}{rest}"));
+            }
+        };
+        Ok(Value::Number(Code::Moment(moment), self.long))
+    }
+
+    /// `of.name`, also through a pointer.
+    fn member(&self, of: Value, name: &str, span: &Span) -> Lowers<Value> {
+        let (record, base) = match of {
+            Value::Memory(address, ty, None) if self.is_record(ty) => (ty, Ok(address)),
+            Value::Pieces(pieces, ty) if self.is_record(ty) => (ty, Err(pieces)),
+            value => {
+                let (address, ty) = self.as_number(value, span)?;
+                match self.types.bare(ty) {
+                    Node::Pointer { to, .. } if self.is_record(to) => (to, Ok(address)),
+                    _ => {
+                        let ty = self.types.name(ty);
+                        return fail(span, format!("a {ty} has no members"));
+                    }
+                }
+            }
+        };
+        let record = self.types.complete(record);
+        let path = self.types.member(record, name);
+        let Some((path, member)) = path.as_ref().and_then(|path| Some((path, path.member()?)))
+        else {
+            return fail(span, self.no_member(record, name));
+        };
+        let at = path.bit_offset();
+        let bits = member.bit_size;
+        let address = match base {
+            Ok(address) => address,
+            Err(pieces) => return self.piece(pieces, (at, bits), member.ty, span),
+        };
+        let Some(count) = bits else {
+            let at = i64::try_from(at / 8).unwrap_or(0);
+            return Ok(Value::Memory(address.plus(at), member.ty, None));
+        };
+        // The unit that the bit-field lies in, of its type's size, aligned.
+        let unit = self
+            .types
+            .size(member.ty)
+            .filter(|size| [1, 2, 4, 8].contains(size));
+        let unit = unit.unwrap_or(8) * 8;
+        let start = at - at % unit;
+        let (first, count) = (u8::try_from(at - start), u8::try_from(count));
+        match (first, count) {
+            (Ok(first), Ok(count)) if u64::from(first) + u64::from(count) <= unit => {
+                let start = i64::try_from(start / 8).unwrap_or(0);
+                Ok(Value::Memory(
+                    address.plus(start),
+                    member.ty,
+                    Some((first, count)),
+                ))
+            }
+            _ => fail(span, format!("{name} lies across two units of its type")),
+        }
+    }
+
+    /// A member of something that lies in several places.
+    fn piece(
+        &self,
+        pieces: Vec<(u64, u64, Code)>,
+        (at, bits): (u64, Option<u64>),
+        ty: TypeId,
+        span: &Span,
+    ) -> Lowers<Value> {
+        let size = self.types.size(ty).unwrap_or(0) * 8;
+        let count = bits.unwrap_or(size);
+        let holds = |(start, bytes, _): &&(u64, u64, Code)| {
+            start * 8 <= at && at + count <= (start + bytes) * 8
+        };
+        let Some((start, _, code)) = pieces.iter().find(holds) else {
+            return fail(span, "this is not there, or lies in several places");
+        };
+        let (first, count) = (u8::try_from(at - start * 8), u8::try_from(count));
+        let (Ok(first), Ok(count @ 1..=64)) = (first, count) else {
+            return fail(span, "this is no number: name a member of it");
+        };
+        let is_signed = self.is_signed(ty);
+        let of = Box::new(code.clone());
+        let bits = (first, count);
+        let narrowed = Code::Narrow {
+            of,
+            bits,
+            is_signed,
+        };
+        Ok(Value::Number(narrowed, ty))
+    }
+
+    fn no_member(&self, record: TypeId, name: &str) -> String {
+        let members = self.types.members(record);
+        let names: Vec<&str> = members.iter().filter_map(|m| m.name.as_deref()).collect();
+        let of = self.types.name(record);
+        match names.is_empty() {
+            true => format!("nothing is known of the members of {of}"),
+            false => format!("{of} has no member {name}; it has {}", names.join(", ")),
+        }
+    }
+
+    /// The address that a pointer or an array is, and what lies there.
+    fn pointer(&self, of: &Expr) -> Lowers<(Code, TypeId)> {
+        let (address, ty) = self.number(of)?;
+        match self.types.bare(ty) {
+            Node::Pointer { to, .. } => Ok((address, to)),
+            _ => {
+                let ty = self.types.name(ty);
+                fail(&of.span, format!("a {ty} is no pointer"))
+            }
+        }
+    }
+
+    /// `address + index` elements.
+    fn step(&self, address: Code, index: Code, of: TypeId, span: &Span) -> Lowers<Code> {
+        let Some(size) = self.types.size(of) else {
+            return fail(span, "the size of what this points to is not known");
+        };
+        if let Code::Constant(index) = index {
+            return Ok(address.plus(index.wrapping_mul(size).cast_signed()));
+        }
+        let scaled = binary(Binary::Multiply, index, Code::Constant(size), true);
+        Ok(binary(Binary::Add, address, scaled, true))
+    }
+
+    fn binary(&self, operation: Binary, a: &Expr, b: &Expr, span: &Span) -> Lowers<Value> {
+        let (left, right) = (self.value(a)?, self.value(b)?);
+        if let (Binary::Equal | Binary::Differ, Some(code)) =
+            (operation, self.compare_text(&left, &right, span)?)
+        {
+            let code = match operation {
+                Binary::Differ => Code::Not(Box::new(code)),
+                _ => code,
+            };
+            return Ok(Value::Number(code, self.long));
+        }
+        let (left, left_type) = self.as_number(left, &a.span)?;
+        let (right, right_type) = self.as_number(right, &b.span)?;
+        let target = |ty| match self.types.bare(ty) {
+            Node::Pointer { to, .. } => Some(to),
+            _ => None,
+        };
+        match (operation, target(left_type), target(right_type)) {
+            (Binary::Add, Some(to), None) => {
+                let code = self.step(left, right, to, span)?;
+                return Ok(Value::Number(code, left_type));
+            }
+            (Binary::Add, None, Some(to)) => {
+                let code = self.step(right, left, to, span)?;
+                return Ok(Value::Number(code, right_type));
+            }
+            (Binary::Subtract, Some(to), None) => {
+                let back = Code::Negate(Box::new(right));
+                return Ok(Value::Number(self.step(left, back, to, span)?, left_type));
+            }
+            (Binary::Subtract, Some(to), Some(_)) => {
+                let size = self.types.size(to).filter(|size| *size > 0);
+                let Some(size) = size else {
+                    return fail(span, "the size of what these point to is not known");
+                };
+                let between = binary(Binary::Subtract, left, right, false);
+                let code = binary(Binary::Divide, between, Code::Constant(size), false);
+                return Ok(Value::Number(code, self.long));
+            }
+            _ => {}
+        }
+        let is_unsigned = self.is_unsigned(left_type)
+            || (self.is_unsigned(right_type)
+                && !matches!(operation, Binary::ShiftLeft | Binary::ShiftRight));
+        let ty = match operation {
+            Binary::Or
+            | Binary::And
+            | Binary::Equal
+            | Binary::Differ
+            | Binary::Less
+            | Binary::LessOrEqual
+            | Binary::Greater
+            | Binary::GreaterOrEqual => self.long,
+            _ if is_unsigned => self.unsigned,
+            _ => self.long,
+        };
+        Ok(Value::Number(
+            binary(operation, left, right, is_unsigned),
+            ty,
+        ))
+    }
+
+    fn compare_text(&self, left: &Value, right: &Value, span: &Span) -> Lowers<Option<Code>> {
+        let (text, other) = match (left, right) {
+            (Value::Text(text), other) | (other, Value::Text(text)) => (text, other),
+            _ => return Ok(None),
+        };
+        if text.len() + 2 > KEY_TEXT as usize || text.contains('\0') {
+            let max = KEY_TEXT - 2;
+            return fail(
+                span,
+                format!("a text that is compared has at most {max} bytes, without 0"),
+            );
+        }
+        match self.text_of(other) {
+            Some((address, _)) => Ok(Some(Code::IsText(Box::new(address), text.clone()))),
+            None => fail(span, "one side is a text, and the other is none"),
+        }
+    }
+
+    /// Where the text is that something is, or points to, and how many bytes it has at most.
+    fn text_of(&self, value: &Value) -> Option<(Code, u32)> {
+        let (address, ty) = match value {
+            Value::Str(address, bytes) => return Some((address.clone(), *bytes)),
+            Value::Memory(address, ty, None) if self.is_whole(*ty) => (address.clone(), *ty),
+            value => self.as_number(value.clone(), &(0..0)).ok()?,
+        };
+        let of = match self.types.bare(ty) {
+            Node::Pointer { to, .. } => to,
+            Node::Array { of, .. } => of,
+            _ => return None,
+        };
+        self.is_character(of).then_some((address, TEXT_BYTES))
+    }
+
+    fn cast(&self, code: Code, ty: TypeId, span: &Span) -> Lowers<Value> {
+        let (size, is_signed) = match self.types.bare(ty) {
+            Node::Int { size, encoding, .. } => (size, encoding.is_signed()),
+            Node::Enum {
+                size, is_signed, ..
+            } => (size, is_signed),
+            Node::Pointer { .. } => (8, false),
+            _ => {
+                let ty = self.types.name(ty);
+                return fail(span, format!("nothing can be made a {ty}"));
+            }
+        };
+        let bits = u8::try_from(size * 8).unwrap_or(64);
+        let code = match (code, bits) {
+            (code, 64..) => code,
+            (Code::Constant(value), bits) => {
+                Code::Constant(crate::code::narrow(value, (0, bits), is_signed))
+            }
+            (of, bits) => Code::Narrow {
+                of: Box::new(of),
+                bits: (0, bits),
+                is_signed,
+            },
+        };
+        Ok(Value::Number(code, ty))
+    }
+
+    fn size_of(&self, ty: TypeId, span: &Span) -> Lowers<Value> {
+        match self.types.size(ty) {
+            Some(size) => Ok(Value::Number(Code::Constant(size), self.unsigned)),
+            None => fail(span, "its size is not known"),
+        }
+    }
+
+    /// The type that a name says.
+    ///
+    /// # Errors
+    /// There is none, or there are several.
+    pub fn type_named(&self, name: &TypeName) -> Lowers<TypeId> {
+        let mut ty = match base_type(&name.name).filter(|_| name.kind.is_none()) {
+            Some(None) => TypeId::VOID,
+            Some(Some(node)) => self.types.add(node),
+            None => {
+                let kinds: &[windlass_types::Kind] = match name.kind {
+                    Some(Kind::Struct) => &[windlass_types::Kind::Struct],
+                    Some(Kind::Union) => &[windlass_types::Kind::Union],
+                    Some(Kind::Enum) => &[windlass_types::Kind::Enum],
+                    None => &TYPE_KINDS,
+                };
+                let found = kinds.iter().map(|kind| self.types.named(*kind, &name.name));
+                let mut last = None;
+                let found = found
+                    .filter_map(|found| found.map_err(|error| last = Some(error)).ok())
+                    .next();
+                match (found, last) {
+                    (Some(ty), _) => ty,
+                    (None, Some(error)) => return fail(&name.span, error.to_string()),
+                    (None, None) => return fail(&name.span, "there is no such type"),
+                }
+            }
+        };
+        for _ in 0..name.pointers {
+            ty = self.types.pointer_to(ty);
+        }
+        Ok(ty)
+    }
+
+    fn is_record(&self, ty: TypeId) -> bool {
+        matches!(
+            self.types.node(self.types.complete(ty)),
+            Node::Record { .. }
+        )
+    }
+
+    /// It is printed as it lies there.
+    fn is_whole(&self, ty: TypeId) -> bool {
+        matches!(self.types.bare(ty), Node::Array { .. } | Node::Float { .. }) || self.is_record(ty)
+    }
+
+    fn is_character(&self, ty: TypeId) -> bool {
+        matches!(
+            self.types.bare(ty),
+            Node::Int {
+                size: 1,
+                encoding: Encoding::SignedChar | Encoding::UnsignedChar,
+                ..
+            }
+        )
+    }
+
+    fn is_signed(&self, ty: TypeId) -> bool {
+        match self.types.bare(ty) {
+            Node::Int { encoding, .. } => encoding.is_signed(),
+            Node::Enum { is_signed, .. } => is_signed,
+            _ => false,
+        }
+    }
+
+    /// Its values are 0 to 2^64 - 1: a narrower one fits into a signed number.
+    fn is_unsigned(&self, ty: TypeId) -> bool {
+        match self.types.bare(ty) {
+            Node::Int { size, encoding, .. } => size == 8 && !encoding.is_signed(),
+            Node::Enum {
+                size, is_signed, ..
+            } => size == 8 && !is_signed,
+            Node::Pointer { .. } => true,
+            _ => false,
+        }
+    }
+
+    fn widened(&self, ty: TypeId) -> TypeId {
+        match self.is_unsigned(ty) {
+            true => self.unsigned,
+            false => self.long,
+        }
+    }
+
+    fn common(&self, one: TypeId, other: TypeId) -> TypeId {
+        match self.is_unsigned(one) {
+            true => self.unsigned,
+            false => self.widened(other),
+        }
+    }
+}
+
+fn binary(operation: Binary, left: Code, right: Code, is_unsigned: bool) -> Code {
+    let sides = Box::new([left, right]);
+    Code::Binary {
+        is_unsigned,
+        operation,
+        sides,
+    }
+}
+
+/// A type of C's own by its words, in any order; `Some(None)` for `void`.
+fn base_type(name: &str) -> Option<Option<Node>> {
+    let mut words: Vec<&str> = name.split(' ').filter(|word| *word != "int").collect();
+    words.sort_unstable();
+    let is_int = name.split(' ').any(|word| word == "int");
+    let (size, encoding) = match (words.as_slice(), is_int) {
+        (["void"], false) => return Some(None),
+        (["char"], false) => (1, Encoding::SignedChar),
+        (["char", "signed"], false) => (1, Encoding::SignedChar),
+        (["char", "unsigned"], false) => (1, Encoding::UnsignedChar),
+        (["_Bool"], false) => (1, Encoding::Bool),
+        (["short"] | ["short", "signed"], _) => (2, Encoding::Signed),
+        (["short", "unsigned"], _) => (2, Encoding::Unsigned),
+        ([], true) | (["signed"], _) => (4, Encoding::Signed),
+        (["unsigned"], _) => (4, Encoding::Unsigned),
+        (["long"] | ["long", "long"] | ["long", "signed"] | ["long", "long", "signed"], _) => {
+            (8, Encoding::Signed)
+        }
+        (["long", "unsigned"] | ["long", "long", "unsigned"], _) => (8, Encoding::Unsigned),
+        _ => return None,
+    };
+    let name = name.into();
+    Some(Some(Node::Int {
+        name,
+        size,
+        encoding,
+    }))
+}

@@ -1,0 +1,504 @@
+//! Which places of a program a probe names, and what is known at each.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use windlass_script::lower::{Location, Names};
+use windlass_target::debug::Debug;
+use windlass_target::instructions::{self, Spot};
+use windlass_target::maps::{self, Mapping};
+use windlass_target::{Elf, demangle};
+use windlass_types::{FunctionRef, Parameter, Place, Section, TypeId, Types};
+
+use super::place::{self, At};
+
+/// Places of one probe at most.
+pub(super) const SITES_MAX: usize = 10_000;
+/// Bytes of a function that are decoded at most.
+const CODE_MAX: u64 = 1 << 20;
+/// Execute, of a segment's flags.
+const EXECUTE: u32 = 1;
+
+/// Which functions, and where in them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Probe {
+    /// The last part of a file's path, with `*`; without one, the program itself.
+    pub(super) module: Option<String>,
+    /// A function's name, with `*`.
+    pub(super) function: String,
+    /// Where the function returns, instead of where it is entered.
+    pub(super) is_return: bool,
+}
+
+impl Probe {
+    /// `[MODULE:]FUNCTION[:entry|:return]`
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let mut parts = Vec::new();
+        let mut rest = text;
+        // Two colons belong to a name.
+        while let Some(at) = single_colon(rest) {
+            let (part, after) = rest.split_at(at);
+            parts.push(part);
+            rest = after.get(1..).unwrap_or_default();
+        }
+        parts.push(rest);
+        let is_return = match parts.last() {
+            Some(&"return") => true,
+            Some(&"entry") => false,
+            _ => {
+                parts.push("entry");
+                false
+            }
+        };
+        parts.pop();
+        match parts.as_slice() {
+            [function] if !function.is_empty() => Ok(Self {
+                module: None,
+                function: (*function).to_owned(),
+                is_return,
+            }),
+            [module, function] if !module.is_empty() && !function.is_empty() => Ok(Self {
+                module: Some((*module).to_owned()),
+                function: (*function).to_owned(),
+                is_return,
+            }),
+            _ => Err(format!(
+                "{text} is not [MODULE:]FUNCTION, with :entry or :return behind it"
+            )),
+        }
+    }
+}
+
+fn single_colon(text: &str) -> Option<usize> {
+    let bytes = text.as_bytes();
+    let is_colon = |at: usize| bytes.get(at) == Some(&b':');
+    (0..bytes.len()).find(|&at| is_colon(at) && !is_colon(at + 1) && !(at > 0 && is_colon(at - 1)))
+}
+
+/// Whether a name fits a pattern in which `*` is any text.
+fn fits(pattern: &str, name: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let first = parts.next().unwrap_or_default();
+    let Some(mut rest) = name.strip_prefix(first) else {
+        return false;
+    };
+    let mut last = None;
+    for part in parts {
+        if let Some(part) = last.replace(part) {
+            match rest.split_once(part) {
+                Some((_, after)) => rest = after,
+                None => return false,
+            }
+        }
+    }
+    match last {
+        Some(last) => rest.ends_with(last),
+        None => rest.is_empty(),
+    }
+}
+
+/// A file that a program has mapped.
+pub(super) struct Module {
+    /// The last part of its path.
+    pub(super) name: String,
+    /// What is opened for it: also of a file that was removed, or is in another root.
+    pub(super) file: PathBuf,
+    pub(super) bias: u64,
+    elf: Elf,
+    debug: Debug,
+}
+
+impl Module {
+    /// The files of a process that a pattern names; without one, its program.
+    pub(super) fn find(pid: u32, pattern: Option<&str>) -> Result<Vec<Self>, String> {
+        let mappings = maps::of(pid).map_err(|error| error.to_string())?;
+        let program = std::fs::read_link(format!("/proc/{pid}/exe"));
+        let program = program.map_err(|error| error.to_string())?;
+        let code = mappings.iter().filter(|mapping| mapping.is_executable);
+        let mut found: Vec<Self> = Vec::new();
+        let mut names = Vec::new();
+        for mapping in code {
+            let Some(path) = mapping.path() else {
+                continue;
+            };
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let name = name.trim_end_matches(" (deleted)").to_owned();
+            names.push(name.clone());
+            let is_wanted = match pattern {
+                Some(pattern) => fits(pattern, &name),
+                None => path == program,
+            };
+            if is_wanted && !found.iter().any(|module| module.name == name) {
+                found.push(Self::open(pid, mapping, &path, name)?);
+            }
+        }
+        if found.is_empty() {
+            names.sort_unstable();
+            names.dedup();
+            let pattern = pattern.unwrap_or("its program");
+            return Err(format!(
+                "it has not mapped {pattern}; it has {}",
+                names.join(", ")
+            ));
+        }
+        Ok(found)
+    }
+
+    fn open(pid: u32, mapping: &Mapping, path: &Path, name: String) -> Result<Self, String> {
+        let (start, end) = (mapping.start, mapping.end);
+        let file = PathBuf::from(format!("/proc/{pid}/map_files/{start:x}-{end:x}"));
+        let why = |error: std::io::Error| format!("{}: {error}", path.display());
+        let elf = Elf::new(File::open(&file).map_err(why)?).map_err(why)?;
+        let debug = Debug::of(&elf, path, Path::new(&format!("/proc/{pid}/root")));
+        let bias = elf.bias(start, mapping.offset);
+        let bias = bias.ok_or_else(|| format!("{} is not as it is mapped", path.display()))?;
+        Ok(Self {
+            name,
+            file,
+            bias,
+            elf,
+            debug,
+        })
+    }
+
+    /// The types that its debug data has.
+    pub(super) fn types(&self) -> Types<'_> {
+        Types::open(&|name| {
+            let (address, bytes) = self.debug.section(name);
+            Section { address, bytes }
+        })
+    }
+
+    /// Where debug data was looked for, if there is none.
+    pub(super) fn without_debug(&self) -> Option<String> {
+        let places = self.debug.looked_in().join(", ");
+        (!self.debug.has_types()).then(|| format!("{}: no debug data in {places}", self.name))
+    }
+
+    /// Where an address of code lies in the file.
+    fn offset(&self, address: u64) -> Option<u64> {
+        let holds = |segment: &&windlass_target::elf::Segment| {
+            let end = segment.address.saturating_add(segment.file_len);
+            segment.kind == 1
+                && segment.flags & EXECUTE != 0
+                && (segment.address..end).contains(&address)
+        };
+        let segment = self.elf.segments().iter().find(holds)?;
+        Some(address - segment.address + segment.offset)
+    }
+
+    fn code(&self, range: std::ops::Range<u64>) -> Vec<u8> {
+        let len = range.end.saturating_sub(range.start).min(CODE_MAX);
+        let offset = self.offset(range.start);
+        offset.map_or(Vec::new(), |offset| self.elf.bytes(offset, len))
+    }
+}
+
+/// One place that a probe is put on.
+#[derive(Debug, Clone)]
+pub(super) struct Site {
+    /// Which of the modules.
+    pub(super) module: usize,
+    /// `module:function`
+    pub(super) name: String,
+    /// Where in the file.
+    pub(super) offset: u64,
+    /// A hit costs little.
+    pub(super) is_emulated: bool,
+    /// It is a copy in another function.
+    pub(super) is_inline: bool,
+    /// The arguments, with where they are at the place.
+    pub(super) arguments: Vec<Parameter>,
+    locations: Vec<Location>,
+    returns: Option<TypeId>,
+    /// Without debug data: integers, by their numbers.
+    has_types: bool,
+    /// File and line of the function.
+    pub(super) source: String,
+}
+
+impl Site {
+    /// The arguments as a person reads them.
+    pub(super) fn described(&self, types: &Types<'_>) -> String {
+        if !self.has_types {
+            return "not known: arg0 to arg5 are integers".to_owned();
+        }
+        let described = self.arguments.iter().map(|argument| {
+            let declared = types.declaration(argument.ty, &argument.name);
+            format!("{declared} {}", place::shown(&argument.place))
+        });
+        let described: Vec<String> = described.collect();
+        described.join(", ")
+    }
+}
+
+/// What has a name at a place.
+pub(super) struct SiteNames<'s, 't, 'a> {
+    pub(super) site: &'s Site,
+    pub(super) types: &'t Types<'a>,
+    pub(super) bias: u64,
+    /// The type of what is known as a number alone.
+    pub(super) long: TypeId,
+}
+
+/// The registers of the first six arguments (System V ABI for x86-64, 3.2.3), and that of what is returned.
+const ARGUMENTS: [u16; 6] = [5, 4, 1, 2, 8, 9];
+const RETURNED: u16 = 0;
+
+impl Names for SiteNames<'_, '_, '_> {
+    fn find(&self, name: &str) -> Option<(Location, TypeId)> {
+        let site = self.site;
+        let own = site.arguments.iter().zip(&site.locations);
+        for (argument, location) in own {
+            if *argument.name == *name {
+                return Some((location.clone(), argument.ty));
+            }
+        }
+        let register = |number| Location::Value(windlass_script::Code::Register(number));
+        match (name, site.returns) {
+            ("retval", Some(TypeId::VOID)) if site.has_types => {
+                let why = "nothing: the function returns no value".to_owned();
+                return Some((Location::Absent(why), TypeId::VOID));
+            }
+            ("retval", Some(ty)) => return Some((register(RETURNED), ty)),
+            _ => {}
+        }
+        let number = name
+            .strip_prefix("arg")
+            .and_then(|rest| rest.parse::<usize>().ok());
+        if let (Some(number), None) = (number, site.returns) {
+            return Some((register(*ARGUMENTS.get(number)?), self.long));
+        }
+        let (ty, place) = self.types.variable(name).ok()?;
+        let types = self.types;
+        let at = At {
+            types,
+            pc: 0,
+            bias: self.bias,
+        };
+        Some((at.location(&place), ty))
+    }
+
+    fn all(&self) -> Vec<String> {
+        let own = self.site.arguments.iter();
+        let own = own.map(|argument| argument.name.to_string());
+        let returned = self.site.returns.map(|_| "retval".to_owned());
+        own.filter(|name| !name.is_empty())
+            .chain(returned)
+            .collect()
+    }
+}
+
+/// The places of a probe in one file.
+pub(super) struct Sites<'m, 't, 'a> {
+    pub(super) number: usize,
+    pub(super) module: &'m Module,
+    pub(super) types: &'t Types<'a>,
+    pub(super) probe: &'m Probe,
+}
+
+impl Sites<'_, '_, '_> {
+    /// All of them, and what was left out, each with the reason.
+    pub(super) fn find(&self) -> Result<(Vec<Site>, Vec<String>), String> {
+        let (mut sites, mut refused) = (Vec::new(), Vec::new());
+        let pattern = &self.probe.function;
+        let functions = self
+            .types
+            .functions(pattern)
+            .map_err(|error| error.to_string())?;
+        for function in &functions {
+            if function.is_inline && self.probe.is_return {
+                continue;
+            }
+            match self.of_function(function) {
+                Ok(found) => sites.extend(found),
+                Err(why) => refused.push(format!("{}: {why}", function.name)),
+            }
+        }
+        let symbols = self.module.elf.functions();
+        for (name, range) in symbols.all() {
+            // A part of a function that lies apart is none of its own.
+            if name.contains(".cold") {
+                continue;
+            }
+            let shown = demangle::demangle(name);
+            let is_known = |site: &Site| {
+                let offset = self.module.offset(range.start);
+                offset.is_some_and(|start| {
+                    (start..start + (range.end - range.start).max(1)).contains(&site.offset)
+                })
+            };
+            if !(fits(pattern, name) || fits(pattern, &shown)) || sites.iter().any(is_known) {
+                continue;
+            }
+            let spots = self.spots(&range, std::slice::from_ref(&range), |_| true);
+            match spots {
+                Ok(spots) => sites.extend(spots.into_iter().filter_map(|spot| {
+                    let mut site = self.site(&shown, spot)?;
+                    site.has_types = false;
+                    Some(site)
+                })),
+                Err(why) => refused.push(format!("{shown}: {why}")),
+            }
+        }
+        if sites.len() > SITES_MAX {
+            return Err(format!(
+                "more than {SITES_MAX} places: name fewer functions"
+            ));
+        }
+        Ok((sites, refused))
+    }
+
+    /// Names of functions that are like the one that is not there.
+    pub(super) fn names(&self) -> Vec<String> {
+        let symbols = self.module.elf.functions();
+        let all = symbols.all().map(|(name, _)| demangle::demangle(name));
+        all.collect()
+    }
+
+    fn site(&self, function: &str, spot: Spot) -> Option<Site> {
+        Some(Site {
+            module: self.number,
+            name: format!("{}:{function}", self.module.name),
+            offset: self.module.offset(spot.address)?,
+            is_emulated: spot.is_emulated,
+            is_inline: false,
+            arguments: Vec::new(),
+            locations: Vec::new(),
+            returns: self.probe.is_return.then_some(TypeId::VOID),
+            has_types: true,
+            source: String::new(),
+        })
+    }
+
+    fn spots(
+        &self,
+        range: &std::ops::Range<u64>,
+        whole: &[std::ops::Range<u64>],
+        may_be: impl Fn(u64) -> bool,
+    ) -> Result<Vec<Spot>, String> {
+        let code = self.module.code(range.clone());
+        match self.probe.is_return {
+            false => Ok(vec![instructions::entry(&code, range.start, may_be)]),
+            true => {
+                let is_all = code.len() as u64 == range.end.saturating_sub(range.start);
+                let is_own = |to: u64| whole.iter().any(|range| range.contains(&to));
+                let found = instructions::returns(&code, range.start, is_own);
+                let found = found.filter(|_| is_all);
+                found.ok_or_else(|| {
+                    "where it returns is not known: its code is not understood to the end"
+                        .to_owned()
+                })
+            }
+        }
+    }
+
+    fn of_function(&self, function: &FunctionRef) -> Result<Vec<Site>, String> {
+        let here = function.ranges.iter();
+        let here = here.filter(|range| range.contains(&function.low_pc));
+        // Cold parts lie apart, and return, too.
+        let ranges: Vec<_> = match self.probe.is_return {
+            true => function.ranges.clone(),
+            false => here.map(|range| function.low_pc..range.end).collect(),
+        };
+        let at_entry = self.types.function(function, function.low_pc);
+        let mut sites = Vec::new();
+        for range in ranges {
+            let may_be = |pc| self.has_all(function, at_entry.as_ref(), pc);
+            let all = self.spots(&range, &function.ranges, may_be)?;
+            for spot in all {
+                let here = self.types.function(function, spot.address);
+                let Some(here) = here.or_else(|| at_entry.clone()) else {
+                    continue;
+                };
+                let Some(mut site) = self.site(&function.name, spot) else {
+                    continue;
+                };
+                let at = At {
+                    types: self.types,
+                    pc: spot.address,
+                    bias: self.module.bias,
+                };
+                site.is_inline = function.is_inline;
+                site.arguments = here.parameters;
+                let locations = site.arguments.iter();
+                let locations = locations.map(|argument| at.location(&argument.place));
+                site.locations = locations.collect();
+                site.returns = self.probe.is_return.then_some(here.returns);
+                site.source = source(function);
+                sites.push(site);
+            }
+        }
+        Ok(sites)
+    }
+
+    /// Whether each argument that is there at the entry is there at another instruction, too.
+    fn has_all(
+        &self,
+        function: &FunctionRef,
+        entry: Option<&windlass_types::Function>,
+        pc: u64,
+    ) -> bool {
+        let is_there = |argument: &Parameter| !matches!(argument.place, Place::Absent(_));
+        let comes = |argument: &Parameter| argument.place.is_later();
+        let (Some(entry), Some(here)) = (entry, self.types.function(function, pc)) else {
+            return true;
+        };
+        let both = entry.parameters.iter().zip(&here.parameters);
+        { both }.all(|(entry, here)| is_there(here) || !(is_there(entry) || comes(entry)))
+    }
+}
+
+fn source(function: &FunctionRef) -> String {
+    let file = function.file.as_deref().unwrap_or_default();
+    let file = file.rsplit('/').next().unwrap_or_default();
+    match (file.is_empty(), function.line) {
+        (true, _) => String::new(),
+        (false, 0) => file.to_owned(),
+        (false, line) => format!("{file}:{line}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn probes_are_read() {
+        let probe = |module: Option<&str>, function: &str, is_return| Probe {
+            module: module.map(str::to_owned),
+            function: function.to_owned(),
+            is_return,
+        };
+        for (text, wanted) in [
+            ("handle", probe(None, "handle", false)),
+            ("server:handle*", probe(Some("server"), "handle*", false)),
+            (
+                "libc.so.6:malloc:return",
+                probe(Some("libc.so.6"), "malloc", true),
+            ),
+            ("net::Pool<*>::get", probe(None, "net::Pool<*>::get", false)),
+            ("x:net::get:entry", probe(Some("x"), "net::get", false)),
+        ] {
+            assert_eq!(Probe::parse(text), Ok(wanted), "{text}");
+        }
+        for text in ["", ":", "a:b:c", "a:", "return"] {
+            assert!(Probe::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn patterns_fit() {
+        for (pattern, name, is_fitting) in [
+            ("handle", "handle", true),
+            ("handle", "handler", false),
+            ("h*e", "handle", true),
+            ("*", "", true),
+            ("a*b*c", "aXbYbZc", true),
+            ("a*b*c", "aXc", false),
+            ("ab*ba", "aba", false),
+        ] {
+            assert_eq!(fits(pattern, name), is_fitting, "{pattern} {name}");
+        }
+    }
+}
