@@ -153,15 +153,6 @@ impl Functions {
         self.functions.iter().filter_map(of)
     }
 
-    /// All of them, in the order of their addresses: each with its name as it is stored and its code.
-    pub fn all(&self) -> impl Iterator<Item = (&str, std::ops::Range<u64>)> {
-        self.functions.iter().filter_map(|function| {
-            let start = function.address;
-            let (name, _) = self.find(start)?;
-            Some((name, start..start.saturating_add(function.len)))
-        })
-    }
-
     /// How many there are.
     pub fn len(&self) -> usize {
         self.functions.len()

@@ -60,6 +60,9 @@ struct Armed {
 pub(crate) fn run(session: &mut Session<'_>, args: &TraceArgs) -> Result<(), Failure> {
     let what = format!("trace process {}", args.pid);
     let refused = |why: String| Failure::new(ErrorCode::Usage, &what, why, "");
+    if !cfg!(target_arch = "x86_64") {
+        return Err(refused("programs are traced on x86-64 alone".to_owned()));
+    }
     let probe = Probe::parse(&args.probe).map_err(&refused)?;
     let pidfd = process::pin(args.pid);
     let (_, pidfd) = pidfd.map_err(|errno| gone(&what, args.pid, errno))?;

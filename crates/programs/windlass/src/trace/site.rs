@@ -316,7 +316,8 @@ impl Sites<'_, '_, '_> {
             }
         }
         let symbols = self.module.elf.functions();
-        for (name, range) in symbols.all() {
+        for (name, start, len) in symbols.iter() {
+            let range = start..start.saturating_add(len);
             // A part of a function that lies apart is none of its own.
             if name.contains(".cold") {
                 continue;
@@ -352,7 +353,7 @@ impl Sites<'_, '_, '_> {
     /// Names of functions that are like the one that is not there.
     pub(super) fn names(&self) -> Vec<String> {
         let symbols = self.module.elf.functions();
-        let all = symbols.all().map(|(name, _)| demangle::demangle(name));
+        let all = symbols.iter().map(|(name, ..)| demangle::demangle(name));
         all.collect()
     }
 
