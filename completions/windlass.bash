@@ -40,6 +40,9 @@ _windlass() {
             windlass,gen)
                 cmd="windlass__subcmd__gen"
                 ;;
+            windlass,inspect)
+                cmd="windlass__subcmd__inspect"
+                ;;
             windlass,memory)
                 cmd="windlass__subcmd__memory"
                 ;;
@@ -72,6 +75,9 @@ _windlass() {
                 ;;
             windlass,status)
                 cmd="windlass__subcmd__status"
+                ;;
+            windlass,trace)
+                cmd="windlass__subcmd__trace"
                 ;;
             windlass,uplink)
                 cmd="windlass__subcmd__uplink"
@@ -320,7 +326,7 @@ _windlass() {
 
     case "${cmd}" in
         windlass)
-            opts="-j -p -o -H -h -V --json --parsable --output --no-header --no-color --timeout --socket --help --version zone bridge uplink overlay vnic flow vnd fdb worker status stat metrics apply export monitor snoop gen sink extcap run sockets memory stackdump __complete"
+            opts="-j -p -o -H -h -V --json --parsable --output --no-header --no-color --timeout --socket --help --version zone bridge uplink overlay vnic flow vnd fdb worker status stat metrics apply export monitor snoop gen sink extcap run sockets memory trace inspect stackdump __complete"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -2138,6 +2144,47 @@ _windlass() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        windlass__subcmd__inspect)
+            opts="-j -p -o -H -h --json --parsable --output --no-header --no-color --timeout --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --output)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         windlass__subcmd__memory)
             opts="-i -c -j -p -o -H -h --regions --threads --caches --interval --count --json --parsable --output --no-header --no-color --timeout --socket --help growth leaks whatis"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -3671,6 +3718,65 @@ _windlass() {
                 return 0
             fi
             case "${prev}" in
+                --output)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        windlass__subcmd__trace)
+            opts="-p -l -j -o -H -h --pid --list --seconds --parsable --json --output --no-header --no-color --timeout --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --pid)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                -p)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                --seconds)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --output)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -5543,7 +5649,7 @@ _windlass_live() {
     if [[ -z "$kind" && "$full" != -* ]]; then
         for ((i = 1; i < ${#typed[@]}; i++)); do
             case "${typed[i]}" in
-                --accel|--attach|--attr|--bps|--bridge|--buffer|--core|--count|--device|--direction|--dst-ip|--dst-mac|--dst-port|--encap|--extcap-capture-filter|--extcap-interface|--extcap-version|--fifo|--file-count|--file-size|--flows|--group|--interval|--length|--library|--limit|--link|--listen|--mac|--member|--memory|--mtu|--netns|--output|--over|--owner|--pprof|--prop|--rate|--replay|--search|--set|--since|--size|--socket|--spin|--src-ip|--src-mac|--src-port|--tagged|--time|--timeout|--token-file|--underlay-netns|--vlan|--vni|--vnic|--vnis|--write|--zone|-B|-C|-Q|-W|-c|-d|-i|-l|-o|-s|-w|-z) ((i++)) ;;
+                --accel|--attach|--attr|--bps|--bridge|--buffer|--core|--count|--device|--direction|--dst-ip|--dst-mac|--dst-port|--encap|--extcap-capture-filter|--extcap-interface|--extcap-version|--fifo|--file-count|--file-size|--flows|--group|--interval|--length|--library|--limit|--link|--listen|--mac|--member|--memory|--mtu|--netns|--output|--over|--owner|--pid|--pprof|--prop|--rate|--replay|--search|--seconds|--set|--since|--size|--socket|--spin|--src-ip|--src-mac|--src-port|--tagged|--time|--timeout|--token-file|--underlay-netns|--vlan|--vni|--vnic|--vnis|--write|--zone|-B|-C|-Q|-W|-c|-d|-i|-l|-o|-p|-s|-w|-z) ((i++)) ;;
                 -*) ;;
                 *) words+=("${typed[i]}") ;;
             esac

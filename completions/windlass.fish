@@ -55,6 +55,8 @@ complete -c windlass -n "__fish_windlass_needs_command" -f -a "extcap" -d 'Answe
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "run" -d 'Run a program with accelerated sockets'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "sockets" -d 'List accelerated programs\' sockets: who carries them, ring or kernel, and why'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "memory" -d 'Show what memory consists of in programs that run on windlass\'s allocator'
+complete -c windlass -n "__fish_windlass_needs_command" -f -a "trace" -d 'Show what functions of a running program are called with, in the types of its debug data'
+complete -c windlass -n "__fish_windlass_needs_command" -f -a "inspect" -d 'Look into a process or a core file by the types in its debug data: variables, lists, memory, threads, stacks'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "stackdump" -d 'Show every word of the channels of a process, and of all with "all": locks, rings, sleepers'
 complete -c windlass -n "__fish_windlass_needs_command" -f -a "__complete" -d 'What can stand at the cursor, for completions'
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and not __fish_seen_subcommand_from create delete show set get show-props" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
@@ -1015,6 +1017,25 @@ complete -c windlass -n "__fish_windlass_using_subcommand memory; and __fish_see
 complete -c windlass -n "__fish_windlass_using_subcommand memory; and __fish_seen_subcommand_from whatis" -s H -l no-header -d 'Write no titles'
 complete -c windlass -n "__fish_windlass_using_subcommand memory; and __fish_seen_subcommand_from whatis" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand memory; and __fish_seen_subcommand_from whatis" -s h -l help -d 'Print help'
+complete -c windlass -n "__fish_windlass_using_subcommand trace" -s p -l pid -d 'The process that is traced: all of its threads, and none of its children' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand trace" -l seconds -d 'End after so many seconds; without this, at a signal or with the process' -r
+complete -c windlass -n "__fish_windlass_using_subcommand trace" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand trace" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand trace" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand trace" -s l -l list -d 'List the places that the probes are put on, the arguments with where they lie there, and what a hit costs'
+complete -c windlass -n "__fish_windlass_using_subcommand trace" -l parsable -d 'Of the same name as the option of every command, whose letter is the process here'
+complete -c windlass -n "__fish_windlass_using_subcommand trace" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand trace" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand trace" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand trace" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c windlass -n "__fish_windlass_using_subcommand inspect" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
+complete -c windlass -n "__fish_windlass_using_subcommand inspect" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
+complete -c windlass -n "__fish_windlass_using_subcommand inspect" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand inspect" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'
+complete -c windlass -n "__fish_windlass_using_subcommand inspect" -s p -l parsable -d 'Write fields between colons, for scripts; needs -o'
+complete -c windlass -n "__fish_windlass_using_subcommand inspect" -s H -l no-header -d 'Write no titles'
+complete -c windlass -n "__fish_windlass_using_subcommand inspect" -l no-color -d 'Write no colours; so does NO_COLOR'
+complete -c windlass -n "__fish_windlass_using_subcommand inspect" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c windlass -n "__fish_windlass_using_subcommand stackdump" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand stackdump" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand stackdump" -l socket -d 'The daemon\'s control socket' -r -F

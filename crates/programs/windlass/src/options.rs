@@ -10,6 +10,7 @@ use windlass_api::{
 
 use crate::accounts;
 
+mod complete;
 mod inspect;
 mod memory;
 mod overlay;
@@ -19,6 +20,7 @@ mod trace;
 mod traffic;
 mod vnd;
 
+pub(crate) use complete::CompleteArgs;
 pub(crate) use inspect::InspectArgs;
 pub(crate) use memory::*;
 pub(crate) use overlay::*;
@@ -238,19 +240,6 @@ pub(crate) enum Command {
     /// What can stand at the cursor, for completions.
     #[command(name = "__complete", hide = true)]
     Complete(CompleteArgs),
-}
-
-/// Arguments of `__complete`.
-#[derive(Debug, Args)]
-pub(crate) struct CompleteArgs {
-    /// zone, bridge, uplink, vnic, member or flow; attach, attr, setting or property.
-    pub(crate) kind: String,
-    /// The word as far as it is typed.
-    #[arg(default_value = "")]
-    pub(crate) word: String,
-    /// The words before it.
-    #[arg(last = true)]
-    pub(crate) line: Vec<String>,
 }
 
 /// Arguments of `metrics`.

@@ -313,13 +313,10 @@ impl Plugins {
                 }
                 Ok(())
             }
-            _ if overlay.is_served() => match is_behind {
-                true => {
-                    let own = overlay.own_part(message);
-                    own.map_or(Ok(()), |message| overlay.hear(message, tell))
-                }
-                false => overlay.hear(message, tell),
-            },
+            _ if overlay.is_served() => {
+                let message = overlay.own_part(message, is_behind);
+                message.map_or(Ok(()), |message| overlay.hear(message, tell))
+            }
             // Said before it has read that this overlay was stopped, and started anew.
             _ => Ok(()),
         }
@@ -560,9 +557,12 @@ impl Overlay {
         }
     }
 
-    /// What holds of a message though it is of a change that was given up: what it says of networks that the overlay has. It is not
+    /// What holds of a message; if it is of a change that was given up (`is_behind`), what it says of networks that the overlay has. It is not
     /// all that there is in them: that comes when the plugin takes what was wanted instead.
-    fn own_part(&self, mut message: FromPlugin) -> Option<FromPlugin> {
+    fn own_part(&self, mut message: FromPlugin, is_behind: bool) -> Option<FromPlugin> {
+        if !is_behind {
+            return Some(message);
+        }
         let is_own = |vni| self.table.is_own(vni).is_ok();
         match &mut message {
             FromPlugin::Push { entries, .. } => entries.retain(|entry| is_own(entry.vni)),
