@@ -232,6 +232,12 @@ fn is_understood(line: &str) -> bool {
             "apply" | "memory" | "metrics" | "sockets" | "stackdump",
             ..,
         ] => ends(&["--help"]) == 0,
+        // What comes behind -- is read in the program that is looked into.
+        ["windlass", "inspect" | "trace", ..] => {
+            let own = words.split(|word| *word == "--").next().unwrap_or_default();
+            let mut command = Command::new(program("windlass"));
+            run(command.args(&own[1..]).arg("--help")).code == 0
+        }
         ["windlass", "run", ..] => {
             // What comes behind a program is its own.
             let is_program = |word: &&str| !word.starts_with('-') && word.parse::<f64>().is_err();
@@ -521,6 +527,7 @@ fn is_test(name: &str) -> bool {
     let places = [
         "tests/tests",
         "crates/programs/alloc/tests",
+        "crates/programs/windlass/tests",
         "crates/programs/windlassd/tests",
     ];
     let files = places.map(|place| std::fs::read_dir(root().join(place)).expect("the tests"));
