@@ -48,7 +48,7 @@ fn stop(program: &Path, pc: u64) -> Option<Stop> {
     }
     let done = match gdb.arg(program).output() {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            println!("skipped: gdb is not installed");
+            common::skip("gdb is not installed");
             return None;
         }
         done => done.expect("started"),

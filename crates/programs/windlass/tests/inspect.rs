@@ -201,7 +201,7 @@ fn a_core_is_looked_into() {
         .stderr(Stdio::null())
         .status();
     if done.is_err() || !core.exists() {
-        println!("skipped: gdb is not installed, or may not attach");
+        println!("skipped: a_core_is_looked_into: gdb is not installed, or may not attach");
         return;
     }
     common(core.to_str().expect("a path"));

@@ -31,7 +31,7 @@ impl Fixtures {
             .output();
         match done {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                println!("skipped: {compiler} is not installed");
+                skip(&format!("{compiler} is not installed"));
                 None
             }
             done => {
@@ -59,4 +59,10 @@ pub fn types(debug: &Debug) -> Types<'_> {
         let (address, bytes) = debug.section(name);
         Section { address, bytes }
     })
+}
+
+/// Says why a part of the test that runs is left out.
+pub fn skip(reason: &str) {
+    let thread = std::thread::current();
+    println!("skipped: {}: {reason}", thread.name().unwrap_or("a test"));
 }
