@@ -605,3 +605,323 @@ fn the_kernel_computes_what_the_evaluator_does() {
         assert_eq!(seen.lines().count(), 7);
     }
 }
+
+/// Runs `windlass trace` to its end: whether it did so well, and what it wrote.
+fn run(args: &[&str]) -> (bool, String, String) {
+    let mut command = Command::new(program("windlass"));
+    let done = command.arg("trace").args(args).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (done.status.success(), text(done.stdout), text(done.stderr))
+}
+
+/// A random value, key or text of the server's arguments.
+fn operand(random: &mut impl FnMut(u32) -> u32) -> String {
+    let pick = |all: &[&str], number: u32| all[usize::try_from(number).unwrap()].to_owned();
+    match random(5) {
+        0 => pick(&["tag", "r->conn->addr->name", "str(tag, 56)"], random(3)),
+        1 => {
+            let len = usize::try_from(random(55)).unwrap();
+            let comparison = pick(&["==", "!="], random(2));
+            format!("(tag {comparison} \"{}\")", "x".repeat(len))
+        }
+        2 => pick(
+            &[
+                "*n",
+                "c",
+                "b.b",
+                "total",
+                "r->conn->state",
+                "&r->conn->bytes",
+            ],
+            random(6),
+        ),
+        3 => pick(
+            &["pid", "tid", "cpu", "now", "r->conn", "n[*n & 1]"],
+            random(6),
+        ),
+        _ => expression(random, 3),
+    }
+}
+
+/// A random clause.
+fn clause(random: &mut impl FnMut(u32) -> u32) -> String {
+    let mut text = String::new();
+    if random(2) == 0 {
+        text = format!("/({}) || tag != \"\"/ ", expression(random, 3));
+    }
+    for _ in 0..=random(4) {
+        let hows = ["count", "sum", "avg", "min", "max", "quantize"];
+        let how = hows[usize::try_from(random(6)).unwrap()];
+        let keys: Vec<String> = (0..random(3)).map(|_| operand(random)).collect();
+        let keys = match keys.is_empty() {
+            true => String::new(),
+            false => format!("[{}]", keys.join(", ")),
+        };
+        let of = match how {
+            "count" => String::new(),
+            _ => expression(random, 3),
+        };
+        let values: Vec<String> = (0..=random(6)).map(|_| operand(random)).collect();
+        text += &match random(4) {
+            0 => format!("print({}); ", values.join(", ")),
+            1 => "print(*r->conn, b, str(tag, 4096)); ".to_owned(),
+            _ => format!("@x{keys} = {how}({of}); "),
+        };
+    }
+    text
+}
+
+/// The kernel takes whatever a clause comes to; what has no room is refused with a sentence.
+#[test]
+fn every_clause_loads_or_is_refused() {
+    if !can_trace("every_clause_loads_or_is_refused", &["cc"]) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let server = build(directory.path(), ("server.c", SERVER), &["cc", "-g", "-O2"]);
+    let server = Waiting::start(&server, &["1"]);
+    let pid = server.pid();
+    let trace = |clause: &str| run(&["-p", &pid, "--seconds", "0.01", "handle", clause]);
+    let mut seed = 88_172_645_463_325_252_u64;
+    let mut random = |below: u32| {
+        // Marsaglia's xorshift.
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        u32::try_from(seed % u64::from(below)).unwrap()
+    };
+    for _ in 0..200 {
+        let clause = clause(&mut random);
+        let (is_well, _, errors) = trace(&clause);
+        assert!(is_well, "{clause}: {errors}");
+    }
+    let many = |of: &str, count: usize, between: &str| vec![of; count].join(between);
+    let nested = |depth: usize| format!("{}1{}", "(*n+".repeat(depth), ")".repeat(depth));
+    for (clause, wanted) in [
+        (format!("print({})", many("str(tag, 4096)", 7, ", ")), None),
+        (
+            format!("print({})", many("str(tag, 4096)", 8, ", ")),
+            Some("does not fit into a record"),
+        ),
+        (format!("print({})", many("*n", 128, ", ")), None),
+        (
+            format!("print({})", many("*n", 129, ", ")),
+            Some("does not fit into a record"),
+        ),
+        (format!("print({})", nested(23)), None),
+        (format!("print({})", nested(30)), Some("nested too deep")),
+        (
+            format!("print({})", many(&many("*n", 50, "+"), 60, ", ")),
+            Some("say less in one clause"),
+        ),
+    ] {
+        let (is_well, _, errors) = trace(&clause);
+        match wanted {
+            None => assert!(is_well, "{clause}: {errors}"),
+            Some(wanted) => assert!(!is_well && errors.contains(wanted), "{clause}: {errors}"),
+        }
+    }
+    server.end();
+}
+
+/// Calls functions that are hard to probe, as often as its argument says; forever with 0.
+const ODD: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+long total;
+struct AAAAname { long BBBBmember; } one = { 5 };
+__attribute__((noinline)) long next(long n) { asm volatile(""); return n * 2; }
+__attribute__((noinline)) long pick(long n) {
+    if (n & 1)
+        return next(n + 1);
+    total += n;
+    return n * 3;
+}
+__attribute__((noinline)) void spin(struct AAAAname *s) { asm volatile("" :: "r"(s) : "memory"); }
+__attribute__((naked, noinline)) void lock_first(long *n) { asm("lock incq (%rdi); ret"); }
+__attribute__((noinline)) void lock_second(long *n) { asm volatile("" :: "r"(n) : "memory"); }
+static long plain(long n) { return n + total; }
+static long (*choose(void))(long) { return plain; }
+long chosen(long) __attribute__((ifunc("choose")));
+int main(int argc, char **argv) {
+    char line[8];
+    long calls = atol(argv[1]);
+    puts("ready");
+    fflush(stdout);
+    fgets(line, sizeof line, stdin);
+    for (long i = 0; i < calls || calls == 0; i++) {
+        pick(i);
+        spin(&one);
+        lock_first(&total);
+        lock_second(&total);
+        total += chosen(i);
+    }
+    fgets(line, sizeof line, stdin);
+}
+"#;
+
+/// What a function returns is known only where it returns: a jump to another function is left out, with a word.
+#[test]
+fn a_jump_to_another_function_has_no_result() {
+    if !can_trace("a_jump_to_another_function_has_no_result", &["cc"]) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let odd = build(directory.path(), ("odd.c", ODD), &["cc", "-g", "-O2"]);
+    let mut odd = Waiting::start(&odd, &["100"]);
+    let pid = odd.pid();
+    let results = Trace::start(&["-j", "-p", &pid, "pick:return", "print(retval)"]);
+    let all = Trace::start(&["-j", "-p", &pid, "pick:return", "@ = count()"]);
+    odd.go_on();
+    assert!(odd.end().1);
+    let (seen, errors) = results.end();
+    let seen: Vec<i64> = seen
+        .lines()
+        .map(|line| {
+            let row: Value = serde_json::from_str(line).unwrap();
+            row["values"]["retval"].as_i64().unwrap()
+        })
+        .collect();
+    let wanted: Vec<i64> = (0..100).step_by(2).map(|n| n * 3).collect();
+    assert_eq!(seen, wanted);
+    assert!(errors.contains("left by a jump to another one"), "{errors}");
+    assert_exact(&counts(&all.end().1), 100);
+}
+
+/// The symbol of a function that is chosen at the start is that of what chooses it.
+#[test]
+fn a_function_that_is_chosen_is_refused() {
+    if !can_trace("a_function_that_is_chosen_is_refused", &["cc"]) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let odd = build(directory.path(), ("odd.c", ODD), &["cc", "-g", "-O2"]);
+    let odd = Waiting::start(&odd, &["1"]);
+    let (is_well, _, errors) = run(&["-p", &odd.pid(), "-l", "chosen"]);
+    assert!(
+        !is_well && errors.contains("chooses another function"),
+        "{errors}"
+    );
+    odd.end();
+}
+
+/// A program that is quicker than what is told of it does not keep the tracer from ending, and is told of in numbers that are exact.
+#[test]
+fn a_flood_ends() {
+    if !can_trace("a_flood_ends", &["cc"]) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let odd = build(directory.path(), ("odd.c", ODD), &["cc", "-g", "-O2"]);
+    let mut odd = Waiting::start(&odd, &["0"]);
+    let pid = odd.pid();
+    let path = directory.path().join("records");
+    let mut command = Command::new(program("windlass"));
+    command.args([
+        "trace",
+        "-j",
+        "-p",
+        &pid,
+        "--seconds",
+        "0.5",
+        "spin",
+        "print(*s, *s, *s, *s)",
+    ]);
+    command.stdout(fs::File::create(&path).unwrap());
+    let mut traced = command.stderr(Stdio::piped()).spawn().unwrap();
+    odd.go_on();
+    until("the tracer ends", || traced.try_wait().unwrap().is_some());
+    odd.child.kill().unwrap();
+    odd.child.wait().unwrap();
+    let mut errors = String::new();
+    traced.stderr.unwrap().read_to_string(&mut errors).unwrap();
+    let counts = counts(&errors);
+    assert_exact(&counts, counts["hits"]);
+    let lines = fs::read_to_string(&path).unwrap().lines().count();
+    assert_eq!(u64::try_from(lines).unwrap(), counts["records"], "{errors}");
+}
+
+/// What a file calls its types and functions never reaches the terminal as it is.
+#[test]
+fn names_do_not_reach_the_terminal() {
+    if !can_trace("names_do_not_reach_the_terminal", &["cc"]) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let odd = build(directory.path(), ("odd.c", ODD), &["cc", "-g", "-O2"]);
+    let mut bytes = fs::read(&odd).unwrap();
+    for (old, new) in [
+        (b"AAAA", b"\x1b[2J"),
+        (b"BBBB", b"\x1b[1m"),
+        (b"odd.", b"\x1b[0m"),
+    ] {
+        for at in 0..bytes.len() - 4 {
+            if bytes[at..].starts_with(old) {
+                bytes[at..at + 4].copy_from_slice(new);
+            }
+        }
+    }
+    fs::write(&odd, bytes).unwrap();
+    let mut odd = Waiting::start(&odd, &["3"]);
+    let pid = odd.pid();
+    let traced = Trace::start(&["-p", &pid, "spin", "print(*s)"]);
+    let json = Trace::start(&["-j", "-p", &pid, "spin", "print(*s)"]);
+    let texts = [
+        run(&["-p", &pid, "-l", "spin"]),
+        run(&["-p", &pid, "-l", "-j", "spin"]),
+        run(&["-p", &pid, "spin", "print(s->none)"]),
+    ];
+    odd.go_on();
+    assert!(odd.end().1);
+    let mut all: Vec<String> = texts
+        .into_iter()
+        .flat_map(|(_, out, errors)| [out, errors])
+        .collect();
+    for (out, errors) in [traced.end(), json.end()] {
+        assert_eq!(counts(&errors)["records"], 3);
+        all.extend([out, errors]);
+    }
+    assert!(all.iter().any(|text| text.contains("member")), "{all:?}");
+    for text in all {
+        assert!(!text.contains('\x1b'), "{text:?}");
+    }
+}
+
+/// Sums without sign are numbers in JSON up to 2^64 - 1.
+#[test]
+fn large_sums_are_numbers() {
+    if !can_trace("large_sums_are_numbers", &["cc"]) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let odd = build(directory.path(), ("odd.c", ODD), &["cc", "-g", "-O2"]);
+    let mut odd = Waiting::start(&odd, &["1"]);
+    let clause = "@ = sum((unsigned long)-1)";
+    let traced = Trace::start(&["-j", "-p", &odd.pid(), "spin", clause]);
+    odd.go_on();
+    assert!(odd.end().1);
+    let row: Value = serde_json::from_str(&traced.end().0).unwrap();
+    assert_eq!(row["value"], u64::MAX);
+}
+
+/// An instruction that the kernel puts no probe on is left out, and the others are traced.
+#[test]
+fn instructions_that_cannot_be_probed_are_left_out() {
+    if !can_trace("instructions_that_cannot_be_probed_are_left_out", &["cc"]) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let odd = build(directory.path(), ("odd.c", ODD), &["cc", "-g", "-O2"]);
+    let mut odd = Waiting::start(&odd, &["9"]);
+    let pid = odd.pid();
+    let (is_well, _, errors) = run(&["-p", &pid, "lock_first", "@ = count()"]);
+    let why = "the kernel puts no probe on an instruction of this kind";
+    assert!(!is_well && errors.contains(why), "{errors}");
+    let traced = Trace::start(&["-p", &pid, "lock_*", "@ = count()"]);
+    odd.go_on();
+    assert!(odd.end().1);
+    let (_, errors) = traced.end();
+    let left_out = errors.contains("left out: odd:lock_first");
+    assert!(left_out && errors.contains("\n1 probe, "), "{errors}");
+    assert_exact(&counts(&errors), 9);
+}

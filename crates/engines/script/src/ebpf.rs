@@ -20,7 +20,7 @@ use windlass_sys::bpf::{Alu, Condition, Instruction, Width};
 use crate::Code;
 use crate::code::Moment;
 use crate::syntax::{Aggregate, Binary};
-use assembler::{Assembler, Label};
+use assembler::{Assembler, JUMP_MAX, Label};
 
 /// The state of a field that could not be read.
 pub const FAULT: u64 = u64::MAX;
@@ -105,6 +105,32 @@ pub struct Plan {
     pub is_told: bool,
 }
 
+/// Why there is no program for a plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PlanError {
+    /// Its jumps do not reach.
+    Length,
+    /// More values wait for others than the stack has room for.
+    Nesting,
+}
+
+impl std::fmt::Display for PlanError {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Length => write!(
+                to,
+                "this needs more than {JUMP_MAX} instructions: say less in one clause"
+            ),
+            Self::Nesting => write!(
+                to,
+                "this is nested too deep: more than {SLOTS} values wait for others"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for PlanError {}
+
 /// A map that a program needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MapUse {
@@ -160,8 +186,13 @@ impl Plan {
     }
 
     /// The program. `map` gives the instructions that load a map's address.
-    #[must_use]
-    pub fn program(&self, map: &dyn Fn(u8, MapUse) -> [Instruction; 2]) -> Vec<Instruction> {
+    ///
+    /// # Errors
+    /// It has more instructions than a jump can skip, or needs more of the stack than a program has.
+    pub fn program(
+        &self,
+        map: &dyn Fn(u8, MapUse) -> [Instruction; 2],
+    ) -> Result<Vec<Instruction>, PlanError> {
         let mut asm = Assembler::default();
         let labels = Ends {
             filtered: asm.label(),
@@ -173,6 +204,7 @@ impl Plan {
             fault: labels.fault,
             asm,
             map,
+            slots: 0,
         };
         program.begin(&labels);
         if let Some(filter) = &self.filter {
@@ -200,7 +232,10 @@ impl Plan {
         program.asm.here(labels.end);
         program.asm.put(Instruction::move_immediate(0, 0));
         program.asm.put(Instruction::exit());
-        program.asm.finish()
+        if program.slots > SLOTS {
+            return Err(PlanError::Nesting);
+        }
+        program.asm.finish().ok_or(PlanError::Length)
     }
 }
 
@@ -257,6 +292,8 @@ struct Generator<'m> {
     map: &'m dyn Fn(u8, MapUse) -> [Instruction; 2],
     /// Where a read that fails goes.
     fault: Label,
+    /// How many of [`SLOTS`] have been used.
+    slots: i16,
 }
 
 impl Generator<'_> {
@@ -419,14 +456,16 @@ impl Generator<'_> {
         self.put(Instruction::move_immediate(0, 1));
     }
 
-    fn slot(depth: i16) -> i16 {
+    /// Where a value waits. Behind the last slot lie other things: [`Plan::program`] refuses what needs more.
+    fn slot(&mut self, depth: i16) -> i16 {
+        self.slots = self.slots.max(depth + 1);
         -8 * (depth + 1)
     }
 
     /// Reads so many bytes at r0 to a place of the stack.
     fn read(&mut self, (bytes, to): (i32, i16), depth: i16) {
         let done = self.asm.label();
-        let slot = Self::slot(depth);
+        let slot = self.slot(depth);
         self.put(Instruction::store_long(FRAME, slot, 0));
         self.put(Instruction::move_register(3, 0));
         for (function, next) in [
@@ -450,7 +489,7 @@ impl Generator<'_> {
     /// Reads the text at r0, at most `max` bytes with its end, to `r{base} + offset`. r0 becomes its bytes.
     fn read_text(&mut self, (base, offset): (u8, i32), max: i32, depth: i16) {
         let done = self.asm.label();
-        let slot = Self::slot(depth);
+        let slot = self.slot(depth);
         self.put(Instruction::store_long(FRAME, slot, 0));
         for is_last in [false, true] {
             self.put(Instruction::move_register(1, base));
@@ -527,10 +566,11 @@ impl Generator<'_> {
         match small {
             Some(value) => self.put(Instruction::move_immediate(1, value)),
             None => {
-                self.put(Instruction::store_long(FRAME, Self::slot(depth), 0));
+                let slot = self.slot(depth);
+                self.put(Instruction::store_long(FRAME, slot, 0));
                 self.value(right, depth + 1);
                 self.put(Instruction::move_register(1, 0));
-                self.put(Instruction::load_long(0, FRAME, Self::slot(depth)));
+                self.put(Instruction::load_long(0, FRAME, slot));
             }
         }
         if let Some(condition) = condition(operation, is_unsigned) {
@@ -634,7 +674,7 @@ impl Generator<'_> {
     /// Reads an object at r0 into the record. r0 becomes 0.
     fn read_object(&mut self, to: i32, bytes: i32) {
         let done = self.asm.label();
-        let slot = Self::slot(0);
+        let slot = self.slot(0);
         self.put(Instruction::store_long(FRAME, slot, 0));
         for function in [helper::PROBE_READ_USER, helper::COPY_FROM_USER] {
             self.put(Instruction::move_register(1, RECORD));
@@ -655,7 +695,8 @@ impl Generator<'_> {
         // Before the key, which is on the stack: values need it, too.
         if let Some(of) = &addition.of {
             self.value(of, 0);
-            self.put(Instruction::store_long(FRAME, Self::slot(0), 0));
+            let slot = self.slot(0);
+            self.put(Instruction::store_long(FRAME, slot, 0));
         }
         self.key(&addition.key);
         let found = self.asm.label();
@@ -678,7 +719,7 @@ impl Generator<'_> {
         self.asm.here(found);
         self.put(Instruction::move_register(LINE, 0));
         self.put(Instruction::move_immediate(1, 1));
-        let of = Self::slot(0);
+        let of = self.slot(0);
         match addition.how {
             Aggregate::Count => self.put(Instruction::add_atomically(LINE, 0, 1)),
             Aggregate::Sum => {
@@ -739,7 +780,8 @@ impl Generator<'_> {
         for _ in 0..TRIES {
             let first = self.asm.label();
             let put = self.asm.label();
-            self.put(Instruction::load_long(1, FRAME, Self::slot(0)));
+            let slot = self.slot(0);
+            self.put(Instruction::load_long(1, FRAME, slot));
             self.put(Instruction::load_long(0, LINE, 8));
             self.put(Instruction::load_long(2, LINE, 0));
             self.jump_if(Condition::Equal, 2, 0, first);
@@ -764,7 +806,8 @@ impl Generator<'_> {
     /// Counts the value in the bucket of its power of two.
     fn bucket(&mut self, is_unsigned: bool) {
         let (is_negative, found, zero) = (self.asm.label(), self.asm.label(), self.asm.label());
-        self.put(Instruction::load_long(1, FRAME, Self::slot(0)));
+        let slot = self.slot(0);
+        self.put(Instruction::load_long(1, FRAME, slot));
         self.put(Instruction::move_immediate(2, 64));
         self.jump_if(Condition::Equal, 1, 0, zero);
         self.put(Instruction::move_immediate(3, 0));
@@ -820,4 +863,45 @@ fn condition(operation: Binary, is_unsigned: bool) -> Option<Condition> {
         (Binary::GreaterOrEqual, false) => Condition::GreaterOrEqualSigned,
         _ => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn program(filter: Code) -> Result<Vec<Instruction>, PlanError> {
+        let plan = Plan {
+            filter: Some(filter),
+            ..Plan::default()
+        };
+        plan.program(&|register, _| Instruction::load_constant(register, 0))
+    }
+
+    fn sum(left: Code, right: Code) -> Code {
+        Code::Binary {
+            is_unsigned: false,
+            operation: Binary::Add,
+            sides: Box::new([left, right]),
+        }
+    }
+
+    /// What does not fit is refused: neither does a jump go elsewhere, nor a value that waits lie where another one is read.
+    #[test]
+    fn programs_have_an_end() {
+        let load = || Code::Load {
+            address: Box::new(Code::Register(1)),
+            bytes: 8,
+            bits: (0, 64),
+            is_signed: false,
+        };
+        let nested = |depth| (0..depth).fold(load(), |inner, _| sum(load(), inner));
+        assert!(program(nested(usize::try_from(SLOTS).unwrap() - 1)).is_ok());
+        assert_eq!(
+            program(nested(usize::try_from(SLOTS).unwrap())),
+            Err(PlanError::Nesting)
+        );
+        let long = |count| (0..count).fold(load(), |inner, _| sum(inner, load()));
+        assert!(program(long(1000)).is_ok());
+        assert_eq!(program(long(2000)), Err(PlanError::Length));
+    }
 }

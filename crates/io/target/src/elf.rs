@@ -113,6 +113,7 @@ struct Function {
     len: u64,
     /// Where its name begins, in the table of names.
     name: u32,
+    is_indirect: bool,
 }
 
 /// The functions of a file, in the order of their addresses.
@@ -153,6 +154,16 @@ impl Functions {
         self.functions.iter().filter_map(of)
     }
 
+    /// Whether a function that begins there only chooses another one, as the program is started (`STT_GNU_IFUNC`).
+    pub fn is_indirect(&self, address: u64) -> bool {
+        let first = self
+            .functions
+            .partition_point(|function| function.address < address);
+        let here = self.functions.iter().skip(first);
+        let mut here = here.take_while(|function| function.address == address);
+        here.any(|function| function.is_indirect)
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         self.functions.len()
@@ -171,6 +182,7 @@ impl Functions {
                 address: quad(symbol, 8),
                 len: quad(symbol, 16),
                 name: long(symbol, 0),
+                is_indirect: kind == STT_GNU_IFUNC,
             })
         };
         let all = symbols.chunks_exact(SYMBOL_LEN).take(SYMBOLS_MAX);

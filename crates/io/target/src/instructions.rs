@@ -18,6 +18,8 @@ pub struct Spot {
     pub address: u64,
     /// The kernel emulates it.
     pub is_emulated: bool,
+    /// It leaves the function by a jump to another one.
+    pub leaves_by_jump: bool,
 }
 
 /// Whether the kernel emulates an instruction, given its bytes.
@@ -91,6 +93,7 @@ pub fn entry(code: &[u8], address: u64, may_be: impl Fn(u64) -> bool) -> Spot {
     let spot = |address, is_emulated| Spot {
         address,
         is_emulated,
+        leaves_by_jump: false,
     };
     // The first one is right also where the rest is not understood.
     let one = Decoder::with_ip(64, code, address, DecoderOptions::NONE).decode();
@@ -154,10 +157,11 @@ pub fn returns(code: &[u8], address: u64, is_own: impl Fn(u64) -> bool) -> Optio
         };
         if leaves {
             let address = instruction.ip();
-            let is_emulated = instruction.flow_control() != FlowControl::Return;
+            let leaves_by_jump = instruction.flow_control() != FlowControl::Return;
             spots.push(Spot {
                 address,
-                is_emulated,
+                is_emulated: leaves_by_jump,
+                leaves_by_jump,
             });
         }
     }
@@ -197,7 +201,8 @@ mod tests {
             spot_of(&stored, 8),
             Spot {
                 address: AT + 8,
-                is_emulated: true
+                is_emulated: true,
+                leaves_by_jump: false,
             }
         );
         // The same, and a return behind it.
@@ -206,7 +211,8 @@ mod tests {
             spot_of(&stored, 5),
             Spot {
                 address: AT + 5,
-                is_emulated: false
+                is_emulated: false,
+                leaves_by_jump: false,
             }
         );
         // mov [rdi], eax; push rbx: what rdi points to is another thing then.

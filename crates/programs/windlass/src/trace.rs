@@ -41,6 +41,7 @@ use crate::ending::Ending;
 use crate::failure::Failure;
 use crate::options::TraceArgs;
 use crate::suggest;
+use crate::table::clean;
 
 use attached::{AttachError, Attached};
 use record::Record;
@@ -70,10 +71,10 @@ pub(crate) fn run(session: &mut Session<'_>, args: &TraceArgs) -> Result<(), Fai
     let modules = modules.map_err(|why| no_right(&what, why))?;
     let types: Vec<Types<'_>> = modules.iter().map(Module::types).collect();
     for note in modules.iter().filter_map(Module::without_debug) {
-        eprintln!("windlass: {note}");
+        eprintln!("windlass: {}", clean(&note));
     }
     let mut sites = Vec::new();
-    let mut names = Vec::new();
+    let (mut names, mut refusals) = (Vec::new(), Vec::new());
     for (number, (module, types)) in modules.iter().zip(&types).enumerate() {
         let all = Sites {
             number,
@@ -85,11 +86,13 @@ pub(crate) fn run(session: &mut Session<'_>, args: &TraceArgs) -> Result<(), Fai
         if found.is_empty() {
             names.extend(all.names());
         }
-        for why in left_out {
-            eprintln!("windlass: left out: {why}");
-        }
+        refusals.extend(left_out);
         sites.extend(found);
     }
+    if let ([], [why, ..]) = (sites.as_slice(), refusals.as_slice()) {
+        return Err(refused(why.clone()));
+    }
+    refusals.iter().for_each(|why| left_out(why));
     if sites.is_empty() {
         let words = names.iter().map(String::as_str);
         let nearest = suggest::nearest(&probe.function, words);
@@ -107,7 +110,21 @@ pub(crate) fn run(session: &mut Session<'_>, args: &TraceArgs) -> Result<(), Fai
         .collect();
     let attached = Attached::new(args.pid, &modules, &plans);
     let attached = attached.map_err(|error| not_attached(&what, &error))?;
+    for site in &attached.refused {
+        let armed = usize::try_from(*site).ok().and_then(|site| armed.get(site));
+        if let Some(armed) = armed {
+            left_out(&format!(
+                "{}: {}",
+                armed.site.name,
+                AttachError::Instruction
+            ));
+        }
+    }
     follow(session, args, attached, &armed, &types, &pidfd)
+}
+
+fn left_out(why: &str) {
+    eprintln!("windlass: left out: {}", clean(why));
 }
 
 fn gone(what: &str, pid: u32, errno: Errno) -> Failure {
@@ -156,9 +173,12 @@ fn arm(
     let text = args.clause.as_deref().unwrap_or_default();
     // A failure is one line; the place in the text is two.
     let wrong = |error: ScriptError| {
-        eprintln!("{}", error.show(text));
+        for line in error.show(text).lines() {
+            eprintln!("{}", clean(line));
+        }
         error.why
     };
+    let has_return = sites.iter().any(|site| !site.leaves_by_jump);
     let clause = args
         .clause
         .as_ref()
@@ -183,10 +203,18 @@ fn arm(
         };
         let lowering = Lowering::new(types, &names);
         let lowered = match &clause {
-            Some(clause) => lowering.clause(clause, text).map_err(|error| {
-                let why = wrong(error);
-                format!("at {}: {why}", site.name)
-            })?,
+            Some(clause) => match lowering.clause(clause, text) {
+                Ok(lowered) => lowered,
+                // Where the function returns itself, it may be known.
+                Err(error) if site.leaves_by_jump && has_return => {
+                    left_out(&format!("{}: {}", site.name, error.why));
+                    continue;
+                }
+                Err(error) => {
+                    let why = wrong(error);
+                    return Err(format!("at {}: {why}", site.name));
+                }
+            },
             None => of_arguments(&lowering, &site),
         };
         if let Some(first) = armed.first()
@@ -292,5 +320,5 @@ fn follow(
     }
     let counts = attached.counts();
     let counts = counts.map_err(|error| not_attached("read what was counted", &error))?;
-    show.end(session, counts)
+    show.end(session, armed.len() - attached.refused.len(), counts)
 }

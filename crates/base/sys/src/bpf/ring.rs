@@ -65,14 +65,16 @@ impl RecordRing {
         })
     }
 
-    /// Gives what has been written to `take`, oldest first, up to the first record that is being written.
+    /// Gives what has been written until now to `take`, oldest first, up to the first record that is being written. What comes meanwhile is left for the
+    /// next call: writers may be quicker than `take`.
     pub fn read(&mut self, mut take: impl FnMut(&[u8])) {
         // SAFETY: the position lies at the beginning of this page, aligned, for as long as this object is.
         let read = unsafe { self.reader.cast::<AtomicU64>().as_ref() };
         // SAFETY: as above.
         let written = unsafe { self.writers.cast::<AtomicU64>().as_ref() };
         let mut at = read.load(Ordering::Relaxed);
-        while at < written.load(Ordering::Acquire) {
+        let end = written.load(Ordering::Acquire);
+        while at < end {
             // The ring's size is a power of two.
             let offset = usize::try_from(at).unwrap_or(0) & (self.bytes - 1);
             // SAFETY: the data has twice this size, behind a page; `offset` is below it.

@@ -2,6 +2,9 @@
 
 use windlass_sys::bpf::Instruction;
 
+/// Instructions that a jump skips at most.
+pub(super) const JUMP_MAX: i16 = i16::MAX;
+
 /// A place in a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Label(usize);
@@ -43,15 +46,14 @@ impl Assembler {
         self.code.push(jump);
     }
 
-    /// The instructions. One jump is longer than the instruction can say only in programs that the kernel refuses anyway.
-    pub(super) fn finish(mut self) -> Vec<Instruction> {
+    /// The instructions; `None` if a jump has to skip more than [`JUMP_MAX`].
+    pub(super) fn finish(mut self) -> Option<Vec<Instruction>> {
         for (at, label) in self.jumps {
-            let to = self.labels.get(label.0).copied().unwrap_or(0);
-            if let Some(jump) = self.code.get_mut(at) {
-                let count = to.saturating_sub(at + 1);
-                *jump = jump.skipping(i16::try_from(count).unwrap_or(i16::MAX));
-            }
+            let to = self.labels.get(label.0)?;
+            let count = i16::try_from(to.checked_sub(at + 1)?).ok()?;
+            let jump = self.code.get_mut(at)?;
+            *jump = jump.skipping(count);
         }
-        self.code
+        Some(self.code)
     }
 }

@@ -10,9 +10,12 @@ use windlass_sys::bpf::{
 use super::site::{Module, Site};
 
 use std::os::fd::AsFd;
+use std::path::Path;
 
 /// Bytes of the ring of records.
 const RING_BYTES: u32 = 4 << 20;
+/// `ENOTSUPP`: of an instruction that the kernel can neither emulate nor execute aside.
+const NOT_SUPPORTED: Errno = Errno::from_raw_os_error(524);
 /// Lines of an aggregation.
 const LINES_MAX: u32 = 4096;
 
@@ -21,12 +24,19 @@ const LINES_MAX: u32 = 4096;
 pub(super) enum AttachError {
     #[error("{0}")]
     Load(#[from] LoadError),
+    #[error("{0}")]
+    Plan(#[from] ebpf::PlanError),
+    #[error("the kernel puts no probe on an instruction of this kind")]
+    Instruction,
     #[error("{what}: {errno}")]
     Kernel { what: &'static str, errno: Errno },
 }
 
 fn kernel(what: &'static str) -> impl Fn(Errno) -> AttachError {
-    move |errno| AttachError::Kernel { what, errno }
+    move |errno| match errno {
+        NOT_SUPPORTED => AttachError::Instruction,
+        errno => AttachError::Kernel { what, errno },
+    }
 }
 
 /// One aggregation.
@@ -45,6 +55,8 @@ pub(super) struct Attached {
     pub(super) aggregations: Vec<Aggregation>,
     zeros: Map,
     links: Vec<Link>,
+    /// The numbers of sites that the kernel puts no probe on.
+    pub(super) refused: Vec<u64>,
 }
 
 impl Attached {
@@ -75,6 +87,7 @@ impl Attached {
             aggregations,
             zeros: zeros.map_err(kernel("make a map"))?,
             links: Vec::new(),
+            refused: Vec::new(),
         };
         own.attach(pid, modules, sites)?;
         Ok(own)
@@ -100,13 +113,35 @@ impl Attached {
             }
         }
         for (module, plan, places) in groups {
-            let code = plan.program(&|register, which| self.map(register, which));
+            let code = plan.program(&|register, which| self.map(register, which))?;
             let program = Program::load("windlass_trace", ProgramKind::Uprobe, &code)?;
             let Some(module) = modules.get(module) else {
                 continue;
             };
-            let link = Link::uprobes(&program, &module.file, &places, Some(pid));
-            self.links.push(link.map_err(kernel("put the probes"))?);
+            self.link(&program, (&module.file, pid), &places)?;
+        }
+        match self.links.is_empty() {
+            true => Err(kernel("put the probes")(NOT_SUPPORTED)),
+            false => Ok(()),
+        }
+    }
+
+    /// Has a program run at places of a file. The kernel takes all or none, and does not say which ones it cannot take: they are found by halves.
+    fn link(
+        &mut self,
+        program: &Program,
+        of: (&Path, u32),
+        places: &[UprobePlace],
+    ) -> Result<(), AttachError> {
+        match (Link::uprobes(program, of.0, places, Some(of.1)), places) {
+            (Ok(link), _) => self.links.push(link),
+            (Err(NOT_SUPPORTED), [one]) => self.refused.push(one.cookie),
+            (Err(NOT_SUPPORTED), [_, _, ..]) => {
+                let (some, others) = places.split_at(places.len() / 2);
+                self.link(program, of, some)?;
+                self.link(program, of, others)?;
+            }
+            (Err(errno), _) => return Err(kernel("put the probes")(errno)),
         }
         Ok(())
     }

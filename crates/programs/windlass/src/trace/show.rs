@@ -77,7 +77,7 @@ pub(super) fn list(
     };
     let widths: Vec<usize> = (0..3).map(width).collect();
     for [probe, arguments, place, cost] in all() {
-        let (probe, arguments) = (clean(probe), clean(arguments));
+        let (probe, arguments, place) = (clean(probe), clean(arguments), clean(place));
         writeln!(
             session.out,
             "{probe:<0$}  {arguments:<1$}  {place:<2$}  {cost}",
@@ -192,10 +192,13 @@ impl<'r, 'a> Show<'r, 'a> {
             record.tid.to_string(),
             clean(&armed.site.name),
         ];
-        words.extend(Self::columns(armed).map(|shown| value(types, shown, &fields)));
+        words.extend(Self::columns(armed).map(|shown| clean(&value(types, shown, &fields))));
         self.line(session, words)?;
         for shown in all().filter(|shown| is_object(armed, shown)) {
-            writeln!(session.out, "{}", value(types, shown, &fields))?;
+            // Names of members are the program's own.
+            for line in value(types, shown, &fields).lines() {
+                writeln!(session.out, "{}", clean(line))?;
+            }
         }
         Ok(())
     }
@@ -226,14 +229,14 @@ impl<'r, 'a> Show<'r, 'a> {
             let words = key_words(types, keys, &key);
             if session.form == Form::Json {
                 let value = match &line {
-                    Line::Number(number) => json!(number.to_string().parse::<i64>().ok()),
+                    Line::Number(number) => json_number(*number),
                     Line::Buckets(buckets) => json!(rows(buckets)),
                 };
                 let row = json!({"aggregation": number, "key": words, "value": value});
                 writeln!(session.out, "{row}")?;
                 continue;
             }
-            let shown = words.join(", ");
+            let shown = clean(&words.join(", "));
             match line {
                 Line::Number(number) => writeln!(session.out, "{shown:<40}  {number}")?,
                 Line::Buckets(buckets) => {
@@ -249,11 +252,11 @@ impl<'r, 'a> Show<'r, 'a> {
     pub(super) fn end(
         &self,
         session: &mut Session<'_>,
+        probes: usize,
         counts: [u64; OUTCOMES],
     ) -> Result<(), Failure> {
         session.out.flush()?;
         let of = |outcome: Outcome| counts.get(outcome as usize).copied().unwrap_or(0);
-        let probes = self.armed.len();
         let plural = if probes == 1 { "" } else { "s" };
         let mut line = format!(
             "{probes} probe{plural}, {} hits, {} records",
@@ -380,6 +383,15 @@ fn key_words(types: Option<&Types<'_>>, keys: &[Option<TypeId>], key: &[u8]) -> 
         }
     });
     words.collect()
+}
+
+/// A number of 64 bits, with or without sign.
+fn json_number(number: i128) -> Value {
+    match (u64::try_from(number), i64::try_from(number)) {
+        (Ok(number), _) => json!(number),
+        (_, Ok(number)) => json!(number),
+        _ => json!(number.to_string()),
+    }
 }
 
 /// The buckets that hold something, and those between them: the least value of each, and how many there are.

@@ -101,6 +101,7 @@ fn fits(pattern: &str, name: &str) -> bool {
 pub(super) struct Module {
     /// The last part of its path.
     pub(super) name: String,
+    path: PathBuf,
     /// What is opened for it: also of a file that was removed, or is in another root.
     pub(super) file: PathBuf,
     pub(super) bias: u64,
@@ -128,7 +129,7 @@ impl Module {
                 Some(pattern) => fits(pattern, &name),
                 None => path == program,
             };
-            if is_wanted && !found.iter().any(|module| module.name == name) {
+            if is_wanted && !found.iter().any(|module| module.path == path) {
                 found.push(Self::open(pid, mapping, &path, name)?);
             }
         }
@@ -154,6 +155,7 @@ impl Module {
         let bias = bias.ok_or_else(|| format!("{} is not as it is mapped", path.display()))?;
         Ok(Self {
             name,
+            path: path.to_owned(),
             file,
             bias,
             elf,
@@ -205,6 +207,8 @@ pub(super) struct Site {
     pub(super) offset: u64,
     /// A hit costs little.
     pub(super) is_emulated: bool,
+    /// The function is left there by a jump to another one: what is returned is not known yet.
+    pub(super) leaves_by_jump: bool,
     /// It is a copy in another function.
     pub(super) is_inline: bool,
     /// The arguments, with where they are at the place.
@@ -259,6 +263,10 @@ impl Names for SiteNames<'_, '_, '_> {
             ("retval", Some(TypeId::VOID)) if site.has_types => {
                 let why = "nothing: the function returns no value".to_owned();
                 return Some((Location::Absent(why), TypeId::VOID));
+            }
+            ("retval", Some(ty)) if site.leaves_by_jump => {
+                let why = "not known yet: the function is left by a jump to another one";
+                return Some((Location::Absent(why.to_owned()), ty));
             }
             ("retval", Some(ty)) => return Some((register(RETURNED), ty)),
             _ => {}
@@ -332,6 +340,11 @@ impl Sites<'_, '_, '_> {
             if !(fits(pattern, name) || fits(pattern, &shown)) || sites.iter().any(is_known) {
                 continue;
             }
+            if symbols.is_indirect(start) {
+                let why = "it chooses another function as the program is started: name that one";
+                refused.push(format!("{shown}: {why}"));
+                continue;
+            }
             let spots = self.spots(&range, std::slice::from_ref(&range), |_| true);
             match spots {
                 Ok(spots) => sites.extend(spots.into_iter().filter_map(|spot| {
@@ -363,6 +376,7 @@ impl Sites<'_, '_, '_> {
             name: format!("{}:{function}", self.module.name),
             offset: self.module.offset(spot.address)?,
             is_emulated: spot.is_emulated,
+            leaves_by_jump: spot.leaves_by_jump,
             is_inline: false,
             arguments: Vec::new(),
             locations: Vec::new(),
