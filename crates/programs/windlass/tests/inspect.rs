@@ -94,6 +94,24 @@ fn common(target: &str) {
             "all.grid[1][2] = 6\nall.small = -3\nall.high = -5",
         ),
         ("print all.next->state", "LOST"),
+        (
+            "print all.id + 1 < 9 ? 0x10 : 2, all.id * -3",
+            "all.id + 1 < 9 ? 0x10 : 2 = 16\nall.id * -3 = -21",
+        ),
+        ("print all.grid[all.id - 6][sizeof(char)]", "5"),
+        ("print sizeof(conn_t) == sizeof all", "1"),
+        ("print sizeof(struct server`conn)", "96"),
+        (
+            "print (unsigned char)all.small, (server`conn_t *)0",
+            "(unsigned char)all.small = 253\n(server`conn_t *)0 = 0x0",
+        ),
+        ("print str(&all.addr->name[5], 10)", "\"host\""),
+        ("print all.addr->name == \"localhost\"", "1"),
+        ("print all.next + 1 - all.next", "1"),
+        (
+            "print all.small + all.high, !all.secure",
+            "all.small + all.high = -8\n!all.secure = 0",
+        ),
         ("print (*all.next).id", "9"),
         ("print ((conn_t *)all.next)->id", "9"),
         ("print ( struct conn * ) 0", "0x0"),
@@ -155,7 +173,15 @@ fn lists_and_memory(target: &str) {
         refused(target, "print al").ends_with("there is no variable \"al\"; did you mean \"all\"?")
     );
     assert!(refused(target, "print all.adr").contains("did you mean \"addr\"?"));
-    assert!(refused(target, "print all.grid[x]").contains("character"));
+    assert!(refused(target, "print all.grid[x]").contains("there is no variable \"x\""));
+    // The mark is under the place.
+    let why = refused(target, "print all.id + all.adr");
+    let lines: Vec<_> = why.lines().collect();
+    assert_eq!(lines[0], "all.id + all.adr", "{why}");
+    let mark = "         ^^^^^^^ struct conn has no member adr; did you mean \"addr\"?";
+    assert_eq!(lines[1], mark, "{why}");
+    assert!(refused(target, "print 1 / 0").ends_with("a division by 0"));
+    assert!(refused(target, "print *(long *)16").contains("<fault 0x10>"));
     assert!(refused(target, "type struct con").contains("did you mean \"conn\"?"));
     assert!(refused(target, "prnt all").contains("did you mean \"print\"?"));
     assert!(refused(target, "print *(struct conn *)16").contains("<fault 0x10>"));
