@@ -247,13 +247,11 @@ fn shown(target: &Target<'_>, value: &Value) -> Result<(String, Typed), Failure>
                     if types.size(of) == Some(1)
                         && count.is_none_or(|count| target.bytes(*at, count).is_err()) =>
                 {
+                    target.bytes(*at, 1)?;
                     let mut bytes = vec![0; limits.string];
                     let len = windlass_target::Memory::read(target.opened, *at, &mut bytes);
                     bytes.truncate(len);
-                    match bytes.is_empty() {
-                        true => target.bytes(*at, 1).map(|_| String::new())?,
-                        false => quoted(&bytes),
-                    }
+                    quoted(&bytes)
                 }
                 Node::Array { count: None, .. } | Node::Function { .. } | Node::Void => {
                     format!("{at:#x}")

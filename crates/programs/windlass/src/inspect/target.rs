@@ -90,7 +90,7 @@ impl Memory for Opened {
 }
 
 /// A type of one of the files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Typed {
     /// Number of the file.
     pub(super) module: usize,

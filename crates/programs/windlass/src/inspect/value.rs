@@ -5,6 +5,7 @@
 //! copied there, and records behind pointers when a member of them is asked for.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 
 use windlass_script::evaluate::{Fault, Surroundings, evaluate};
 use windlass_script::lower::{Location, Lowering, Names};
@@ -106,13 +107,17 @@ fn lower<T>(
         target,
         this,
         home: 0,
-        first: Cell::new(None),
-        missing: RefCell::new(None),
+        first: Cell::default(),
+        missing: RefCell::default(),
+        copies: RefCell::default(),
     };
     loop {
         let lowered = how(&Lowering::new(target.types(scope.home), &scope));
         match scope.first.get() {
-            Some(first) if first != scope.home => scope.home = first,
+            Some(first) if first != scope.home => {
+                scope.home = first;
+                scope.copies.take();
+            }
             _ => {
                 let lowered = lowered.map_err(|error| {
                     let why = marked(text, error);
@@ -176,6 +181,8 @@ struct Scope<'t, 'a> {
     first: Cell<Option<usize>>,
     /// Why a name means nothing.
     missing: RefCell<Option<Failure>>,
+    /// Types of other files, by whether they are behind a pointer. Broken records that contain themselves are copied once for each depth.
+    copies: RefCell<HashMap<(Typed, bool), TypeId>>,
 }
 
 impl Names for Scope<'_, '_> {
@@ -221,9 +228,15 @@ impl Scope<'_, '_> {
         if depth > windlass_types::DEPTH_MAX {
             return types.add(Node::Unknown("types too deep".into()));
         }
+        if let Some(copied) = self.copies.borrow().get(&(of, is_behind)) {
+            return *copied;
+        }
         let copy = |ty, is_behind| self.copy(Typed { ty, ..of }, is_behind, depth + 1);
         let node = match self.target.node(of) {
-            Node::Pointer { to, .. } => return types.pointer_to(copy(to, true)),
+            Node::Pointer { to, size, kind } => {
+                let to = copy(to, true);
+                Node::Pointer { to, size, kind }
+            }
             Node::Array { of, count } => {
                 let of = copy(of, is_behind);
                 Node::Array { of, count }
@@ -267,6 +280,8 @@ impl Scope<'_, '_> {
             Node::Function { .. } => Node::Void,
             plain => plain,
         };
-        types.add(node)
+        let copied = types.add(node);
+        self.copies.borrow_mut().insert((of, is_behind), copied);
+        copied
     }
 }
