@@ -438,7 +438,7 @@ fn mistakes_are_told() {
         ),
         (
             &["-p", &pid, "handle", "print(r->con)"],
-            "struct req has no member con; it has conn",
+            "struct req has no member con; did you mean \"conn\"?",
         ),
         (
             &["-p", &pid, "handle", "print(x)"],
@@ -485,8 +485,8 @@ impl Names for OneArgument {
         (name == "s").then_some((Location::Value(Code::Register(1)), self.0))
     }
 
-    fn all(&self) -> Vec<String> {
-        vec!["s".to_owned()]
+    fn missing(&self, name: &str) -> String {
+        format!("nothing here is named {name}")
     }
 }
 

@@ -25,15 +25,6 @@ const FOLLOW_OBJECT_BYTES: u64 = 1024;
 /// Fields of a record.
 const FIELDS_MAX: usize = 128;
 
-/// What a name without a keyword may be, the likeliest first.
-const TYPE_KINDS: [windlass_types::Kind; 5] = [
-    windlass_types::Kind::Typedef,
-    windlass_types::Kind::Struct,
-    windlass_types::Kind::Union,
-    windlass_types::Kind::Enum,
-    windlass_types::Kind::Base,
-];
-
 /// Where something with a name is.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Location {
@@ -52,8 +43,18 @@ pub trait Names {
     /// An argument or a variable.
     fn find(&self, name: &str) -> Option<(Location, TypeId)>;
 
-    /// Names to offer instead of one that is not there.
-    fn all(&self) -> Vec<String>;
+    /// What to say of a name that is not there.
+    fn missing(&self, name: &str) -> String;
+
+    /// A type by its C name that the types do not have.
+    fn type_named(&self, _spelled: &str) -> Option<TypeId> {
+        None
+    }
+
+    /// The name that was probably meant.
+    fn near<'n>(&self, _name: &str, _all: &[&'n str]) -> Option<&'n str> {
+        None
+    }
 }
 
 /// What a printed value is, and which fields of the record it is in.
@@ -196,9 +197,10 @@ impl<'t, 'a> Lowering<'t, 'a> {
                 (Location::Value(self.as_number(value, &expr.span)?.0), ty)
             }
             Value::Pieces(pieces, ty) => (Location::Pieces(pieces), ty),
-            Value::Str(address, _) => {
-                let ty = self.types.pointer_to(self.character);
-                (Location::Value(address), ty)
+            Value::Str(address, bytes) => {
+                let (of, count) = (self.character, Some(bytes.into()));
+                let ty = self.types.add(Node::Array { of, count });
+                (Location::Memory(address), ty)
             }
             Value::Text(_) => return fail(&expr.span, "a text alone is no value"),
         })
@@ -321,7 +323,11 @@ impl<'t, 'a> Lowering<'t, 'a> {
         }
     }
 
-    fn number(&self, expr: &Expr) -> Lowers<(Code, TypeId)> {
+    /// The number that an expression is, and its type; of an array, where it begins.
+    ///
+    /// # Errors
+    /// As [`Lowering::clause`].
+    pub fn number(&self, expr: &Expr) -> Lowers<(Code, TypeId)> {
         let value = self.value(expr)?;
         self.as_number(value, &expr.span)
     }
@@ -427,7 +433,7 @@ impl<'t, 'a> Lowering<'t, 'a> {
                 self.cast(code, ty, span)?
             }
             ExprKind::SizeOfType(name) => self.size_of(self.type_named(name)?, span)?,
-            ExprKind::SizeOf(of) => match self.value(of)? {
+            ExprKind::SizeOf(of) => match self.sized(of)? {
                 Value::Number(_, ty) | Value::Memory(_, ty, None) | Value::Pieces(_, ty) => {
                     self.size_of(ty, span)?
                 }
@@ -444,6 +450,19 @@ impl<'t, 'a> Lowering<'t, 'a> {
         })
     }
 
+    /// What `sizeof` is asked about; a name alone may be a type's.
+    fn sized(&self, of: &Expr) -> Lowers<Value> {
+        let value = self.value(of);
+        let (Err(_), ExprKind::Name(name)) = (&value, &of.kind) else {
+            return value;
+        };
+        let found = self.types.spelled(name).ok();
+        match found.or_else(|| self.names.type_named(name)) {
+            Some(ty) => Ok(Value::Memory(Code::Constant(0), ty, None)),
+            None => value,
+        }
+    }
+
     fn named(&self, name: &str, span: &Span) -> Lowers<Value> {
         if let Some((location, ty)) = self.names.find(name) {
             return match location {
@@ -458,14 +477,7 @@ impl<'t, 'a> Lowering<'t, 'a> {
             "tid" => Moment::Tid,
             "cpu" => Moment::Cpu,
             "now" => Moment::Now,
-            _ => {
-                let all = self.names.all();
-                let rest = match all.is_empty() {
-                    true => String::new(),
-                    false => format!("; there are {}", all.join(", ")),
-                };
-                return fail(span, format!("nothing here is named {name}{rest}"));
-            }
+            _ => return fail(span, self.names.missing(name)),
         };
         Ok(Value::Number(Code::Moment(moment), self.long))
     }
@@ -486,7 +498,7 @@ impl<'t, 'a> Lowering<'t, 'a> {
                 }
             }
         };
-        let record = self.types.complete(record);
+        let record = self.complete(record);
         let path = self.types.member(record, name);
         let Some((path, member)) = path.as_ref().and_then(|path| Some((path, path.member()?)))
         else {
@@ -558,9 +570,10 @@ impl<'t, 'a> Lowering<'t, 'a> {
         let members = self.types.members(record);
         let names: Vec<&str> = members.iter().filter_map(|m| m.name.as_deref()).collect();
         let of = self.types.name(record);
-        match names.is_empty() {
-            true => format!("nothing is known of the members of {of}"),
-            false => format!("{of} has no member {name}; it has {}", names.join(", ")),
+        match self.names.near(name, &names) {
+            _ if names.is_empty() => format!("nothing is known of the members of {of}"),
+            Some(near) => format!("{of} has no member {name}; did you mean \"{near}\"?"),
+            None => format!("{of} has no member {name}; it has {}", names.join(", ")),
         }
     }
 
@@ -578,7 +591,7 @@ impl<'t, 'a> Lowering<'t, 'a> {
 
     /// `address + index` elements.
     fn step(&self, address: Code, index: Code, of: TypeId, span: &Span) -> Lowers<Code> {
-        let Some(size) = self.types.size(of) else {
+        let Some(size) = self.types.size(self.complete(of)) else {
             return fail(span, "the size of what this points to is not known");
         };
         if let Code::Constant(index) = index {
@@ -711,7 +724,7 @@ impl<'t, 'a> Lowering<'t, 'a> {
     }
 
     fn size_of(&self, ty: TypeId, span: &Span) -> Lowers<Value> {
-        match self.types.size(ty) {
+        match self.types.size(self.complete(ty)) {
             Some(size) => Ok(Value::Number(Code::Constant(size), self.unsigned)),
             None => fail(span, "its size is not known"),
         }
@@ -726,21 +739,19 @@ impl<'t, 'a> Lowering<'t, 'a> {
             Some(None) => TypeId::VOID,
             Some(Some(node)) => self.types.add(node),
             None => {
-                let kinds: &[windlass_types::Kind] = match name.kind {
-                    Some(Kind::Struct) => &[windlass_types::Kind::Struct],
-                    Some(Kind::Union) => &[windlass_types::Kind::Union],
-                    Some(Kind::Enum) => &[windlass_types::Kind::Enum],
-                    None => &TYPE_KINDS,
+                let keyword = match name.kind {
+                    Some(Kind::Struct) => "struct ",
+                    Some(Kind::Union) => "union ",
+                    Some(Kind::Enum) => "enum ",
+                    None => "",
                 };
-                let found = kinds.iter().map(|kind| self.types.named(*kind, &name.name));
-                let mut last = None;
-                let found = found
-                    .filter_map(|found| found.map_err(|error| last = Some(error)).ok())
-                    .next();
-                match (found, last) {
-                    (Some(ty), _) => ty,
-                    (None, Some(error)) => return fail(&name.span, error.to_string()),
-                    (None, None) => return fail(&name.span, "there is no such type"),
+                let spelled = format!("{keyword}{}", name.name);
+                match self.types.spelled(&spelled) {
+                    Ok(ty) => ty,
+                    Err(error) => match self.names.type_named(&spelled) {
+                        Some(ty) => ty,
+                        None => return fail(&name.span, error.to_string()),
+                    },
                 }
             }
         };
@@ -750,11 +761,18 @@ impl<'t, 'a> Lowering<'t, 'a> {
         Ok(ty)
     }
 
+    /// The type behind typedefs and qualifiers; of a declaration its definition, wherever it is.
+    fn complete(&self, ty: TypeId) -> TypeId {
+        let full = self.types.complete(ty);
+        let Node::Forward { kind, name } = self.types.node(full) else {
+            return full;
+        };
+        let spelled = format!("{} {name}", kind.word());
+        self.names.type_named(&spelled).unwrap_or(full)
+    }
+
     fn is_record(&self, ty: TypeId) -> bool {
-        matches!(
-            self.types.node(self.types.complete(ty)),
-            Node::Record { .. }
-        )
+        matches!(self.types.node(self.complete(ty)), Node::Record { .. })
     }
 
     /// It is printed as it lies there.

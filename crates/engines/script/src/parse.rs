@@ -13,9 +13,10 @@ use crate::{ScriptError, Span};
 /// How deep expressions may be nested.
 const DEPTH_MAX: u32 = 64;
 
-/// Words that may be part of a type's name, and begin one in brackets.
-const BASE_WORDS: [&str; 10] = [
+/// Words that only a type's name begins with.
+const TYPE_WORDS: [&str; 17] = [
     "char", "short", "int", "long", "signed", "unsigned", "float", "double", "_Bool", "void",
+    "struct", "union", "enum", "class", "const", "volatile", "userland",
 ];
 
 /// Operators on two numbers, by precedence, the loosest first.
@@ -61,6 +62,20 @@ pub fn expression(text: &str) -> Result<Expr, ScriptError> {
     let expr = parser.expr()?;
     parser.end()?;
     Ok(expr)
+}
+
+/// The expressions that a text has between commas.
+///
+/// # Errors
+/// As [`clause`].
+pub fn expressions(text: &str) -> Result<Vec<Expr>, ScriptError> {
+    let mut parser = Parser::new(text)?;
+    let mut all = vec![parser.expr()?];
+    while parser.take(",") {
+        all.push(parser.expr()?);
+    }
+    parser.end()?;
+    Ok(all)
 }
 
 /// The type that a text names, as `struct conn *`.
@@ -329,20 +344,15 @@ impl Parser {
 
     /// Whether a type's name stands there: a word that only types begin with, or a name that ends with `*)`.
     fn type_begins(&self, at: usize) -> bool {
-        let words = ["struct", "union", "enum", "userland"];
         match self.tokens.get(at) {
-            Some((Token::Name(name), _))
-                if words.contains(&name.as_str()) || BASE_WORDS.contains(&name.as_str()) =>
-            {
-                true
+            Some((Token::Name(name), _)) => {
+                TYPE_WORDS.contains(&name.as_str()) || self.is_pointer_type(at + 1)
             }
-            Some((Token::Name(_), _)) => self.is_pointer_type(at + 1),
-            Some((Token::Mark("`"), _)) => false,
             _ => false,
         }
     }
 
-    /// `*)` , `` `name *) `` or `name)` followed by what begins a value.
+    /// `*)`, or `)` followed by what begins a value.
     fn is_pointer_type(&self, mut at: usize) -> bool {
         let mark = |at: usize| match self.tokens.get(at) {
             Some((Token::Mark(mark), _)) => *mark,
@@ -354,7 +364,7 @@ impl Parser {
             stars += 1;
         }
         if mark(at) != ")" {
-            return mark(at) == "`";
+            return false;
         }
         let next = self.tokens.get(at + 1).map(|(token, _)| token);
         stars > 0 || matches!(next, Some(Token::Name(_) | Token::Integer(_)))
@@ -449,37 +459,19 @@ impl Parser {
         Ok(ExprKind::Str(Box::new(of), bytes))
     }
 
-    /// `[struct|union|enum] [userland] [module`] name {*}`, keywords in either order.
+    /// ``[struct|union|enum|class] [userland] [module`]name {*}``, keywords in either order.
     fn type_name(&mut self) -> Parsed<TypeName> {
         let start = self.span().start;
-        let (mut kind, mut of, mut words) = (None, None, Vec::new());
-        loop {
-            match self.peek() {
-                Some(Token::Mark("`")) => {
-                    // What was read is where it is, not what.
-                    of = Some(words.join(" "));
-                    words.clear();
-                    self.at += 1;
-                }
-                Some(Token::Mark(".")) if !words.is_empty() => {
-                    // libc.so.6`name
-                    self.at += 1;
-                    let last = words.pop().unwrap_or_default();
-                    words.push(format!("{last}.{}", self.word()?));
-                }
-                Some(Token::Name(word)) => {
-                    let word = word.clone();
-                    self.at += 1;
-                    match word.as_str() {
-                        "struct" => kind = Some(Kind::Struct),
-                        "union" => kind = Some(Kind::Union),
-                        "enum" => kind = Some(Kind::Enum),
-                        "userland" | "const" | "volatile" => {}
-                        _ => words.push(word),
-                    }
-                }
-                _ => break,
+        let (mut kind, mut words) = (None, Vec::new());
+        while let Some(Token::Name(word)) = self.peek() {
+            match word.as_str() {
+                "struct" | "class" => kind = Some(Kind::Struct),
+                "union" => kind = Some(Kind::Union),
+                "enum" => kind = Some(Kind::Enum),
+                "userland" | "const" | "volatile" => {}
+                _ => words.push(word.clone()),
             }
+            self.at += 1;
         }
         if words.is_empty() {
             return self.fail("a type's name is expected here");
@@ -490,20 +482,9 @@ impl Parser {
         }
         Ok(TypeName {
             kind,
-            of,
             name: words.join(" "),
             pointers,
             span: self.since(start),
         })
-    }
-
-    /// A name or a number, as it stands in the name of a file.
-    fn word(&mut self) -> Parsed<String> {
-        if let Some(Token::Integer(number)) = self.peek() {
-            let number = number.to_string();
-            self.at += 1;
-            return Ok(number);
-        }
-        self.name("the rest of a name")
     }
 }

@@ -135,9 +135,7 @@ pub enum Binary {
 pub struct TypeName {
     /// `struct`, `union` or `enum`, if it was said.
     pub kind: Option<Kind>,
-    /// The file or library that it is of, if it was said.
-    pub of: Option<String>,
-    /// Its name, one space between the words.
+    /// Its name, one space between the words; the file or library that it is of before a backquote.
     pub name: String,
     /// How many `*` follow.
     pub pointers: u32,

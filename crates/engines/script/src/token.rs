@@ -5,7 +5,7 @@ use crate::{ScriptError, Span};
 /// One word.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Token {
-    /// A name, or a keyword.
+    /// A name, or a keyword: with its file, scopes and template arguments, ``conn.c`all``, `net::Pool<int>::all`.
     Name(String),
     /// A number; `10ms` is one of nanoseconds, `1K` is 1,024.
     Integer(u64),
@@ -16,9 +16,9 @@ pub(crate) enum Token {
 }
 
 /// Operators and brackets, the longest first.
-const MARKS: [&str; 36] = [
+const MARKS: [&str; 35] = [
     "<<", ">>", "<=", ">=", "==", "!=", "&&", "||", "->", "..", "(", ")", "[", "]", "{", "}", "<",
-    ">", "+", "-", "*", "/", "%", "&", "|", "^", "!", "~", "?", ":", ";", ",", ".", "=", "@", "`",
+    ">", "+", "-", "*", "/", "%", "&", "|", "^", "!", "~", "?", ":", ";", ",", ".", "=", "@",
 ];
 
 /// What a number may end with, and how much it is.
@@ -57,7 +57,6 @@ pub(crate) fn tokens(text: &str) -> Result<Vec<(Token, Span)>, ScriptError> {
 /// The word that a text begins with, and its length in bytes.
 fn next(text: &str) -> Result<(Token, usize), String> {
     let first = text.chars().next().unwrap_or_default();
-    let is_of_name = |c: char| c.is_alphanumeric() || c == '_' || c == '$';
     let len = |is_such: &dyn Fn(char) -> bool| text.find(|c| !is_such(c)).unwrap_or(text.len());
     if first.is_ascii_digit() {
         let len = len(&is_of_name);
@@ -65,7 +64,7 @@ fn next(text: &str) -> Result<(Token, usize), String> {
         return Ok((Token::Integer(integer(word)?), len));
     }
     if is_of_name(first) {
-        let len = len(&is_of_name);
+        let len = name_len(text);
         return Ok((
             Token::Name(text.get(..len).unwrap_or_default().to_owned()),
             len,
@@ -87,6 +86,53 @@ fn next(text: &str) -> Result<(Token, usize), String> {
             Ok((Token::Mark(mark), mark.len()))
         }
     }
+}
+
+fn is_of_name(c: char) -> bool {
+    c.is_alphanumeric() || c == '_' || c == '$'
+}
+
+/// Bytes of the name that a text begins with.
+fn name_len(text: &str) -> usize {
+    let rest = |at: usize| text.get(at..).unwrap_or_default();
+    let file = text.find(|c| !(is_of_name(c) || "._-+".contains(c)));
+    let file = file.filter(|end| rest(*end).starts_with('`'));
+    let mut end = file.map_or(0, |end| end + 1);
+    loop {
+        end += rest(end)
+            .find(|c| !is_of_name(c))
+            .unwrap_or(rest(end).len());
+        end += arguments_len(rest(end)).unwrap_or(0);
+        match rest(end).strip_prefix("::") {
+            Some(next) if next.starts_with(is_of_name) => end += 2,
+            _ => return end,
+        }
+    }
+}
+
+/// Bytes of the template arguments that a text begins with. A comparison is not one: what is between the brackets must be types, and what follows must
+/// be a scope, a pointer or an end.
+fn arguments_len(text: &str) -> Option<usize> {
+    let mut depth = 0_usize;
+    let mut before = ' ';
+    for (at, c) in text.char_indices() {
+        match c {
+            '<' => depth += 1,
+            '>' if before == '-' => {}
+            '>' => depth = depth.checked_sub(1)?,
+            '&' if before == '&' => return None,
+            c if depth > 0 && (is_of_name(c) || " :,*&()[];-'".contains(c)) => {}
+            _ => return None,
+        }
+        before = c;
+        if depth == 0 {
+            let after = text.get(at + 1..).unwrap_or_default();
+            let next = after.trim_start();
+            let is_end = next.is_empty() || next.starts_with(['*', ')']);
+            return (is_end || after.starts_with("::")).then_some(at + 1);
+        }
+    }
+    None
 }
 
 /// What stands between quotes, and the length with them.
@@ -156,6 +202,24 @@ mod tests {
                 Token::Text("a\"b".to_owned()),
             ]
         );
+        for (text, names) in [
+            ("libc.so.6`environ - 1", &["libc.so.6`environ"][..]),
+            (
+                "a ? net::x : conn.c`net::y",
+                &["a", "net::x", "conn.c`net::y"],
+            ),
+            ("Pool<int, A<2>>::all.x", &["Pool<int, A<2>>::all", "x"]),
+            ("(Pool<int> *)p", &["Pool<int>", "p"]),
+            ("a<b && c>d", &["a", "b", "c", "d"]),
+            ("a<b", &["a", "b"]),
+            ("(a<b) == (c>d)", &["a", "b", "c", "d"]),
+        ] {
+            let found = words(text).into_iter().filter_map(|word| match word {
+                Token::Name(name) => Some(name),
+                _ => None,
+            });
+            assert_eq!(found.collect::<Vec<_>>(), names, "{text}");
+        }
         for (text, at) in [("a # b", 2), ("12x", 0), ("x == \"abc", 5), ("'ab'", 0)] {
             assert_eq!(tokens(text).unwrap_err().span.start, at, "{text}");
         }

@@ -8,7 +8,7 @@
 //! ```text
 //!   commands             a word and its arguments, or mdb's spelling of them
 //!     |
-//!   expression           variables, members, addresses, casts -> Value
+//!   value                expressions (windlass-script) -> Value
 //!     |
 //!   target               memory, files (windlass-target), their types (windlass-types)
 //! ```
@@ -17,14 +17,14 @@
 //! Memory that is not there shows as a fault. A process can lie in its memory and in its files: then what is shown is wrong, and nothing else.
 //!
 //! # Not done
-//! Arithmetic, local variables, pipelines, views, editing of the line, `windlass` itself by name.
+//! Local variables, pipelines, views, editing of the line, `windlass` itself by name.
 
 mod commands;
-mod expression;
 pub(crate) mod fields;
 mod memory;
 mod stack;
 mod target;
+mod value;
 
 use std::io::BufRead;
 

@@ -94,6 +94,24 @@ fn common(target: &str) {
             "all.grid[1][2] = 6\nall.small = -3\nall.high = -5",
         ),
         ("print all.next->state", "LOST"),
+        (
+            "print all.id + 1 < 9 ? 0x10 : 2, all.id * -3",
+            "all.id + 1 < 9 ? 0x10 : 2 = 16\nall.id * -3 = -21",
+        ),
+        ("print all.grid[all.id - 6][sizeof(char)]", "5"),
+        ("print sizeof(conn_t) == sizeof all", "1"),
+        ("print sizeof(struct server`conn)", "96"),
+        (
+            "print (unsigned char)all.small, (server`conn_t *)0",
+            "(unsigned char)all.small = 253\n(server`conn_t *)0 = 0x0",
+        ),
+        ("print str(&all.addr->name[5], 10)", "\"host\""),
+        ("print all.addr->name == \"localhost\"", "1"),
+        ("print all.next + 1 - all.next", "1"),
+        (
+            "print all.small + all.high, !all.secure",
+            "all.small + all.high = -8\n!all.secure = 0",
+        ),
         ("print (*all.next).id", "9"),
         ("print ((conn_t *)all.next)->id", "9"),
         ("print ( struct conn * ) 0", "0x0"),
@@ -155,7 +173,15 @@ fn lists_and_memory(target: &str) {
         refused(target, "print al").ends_with("there is no variable \"al\"; did you mean \"all\"?")
     );
     assert!(refused(target, "print all.adr").contains("did you mean \"addr\"?"));
-    assert!(refused(target, "print all.grid[x]").contains("character"));
+    assert!(refused(target, "print all.grid[x]").contains("there is no variable \"x\""));
+    // The mark is under the place.
+    let why = refused(target, "print all.id + all.adr");
+    let lines: Vec<_> = why.lines().collect();
+    assert_eq!(lines[0], "all.id + all.adr", "{why}");
+    let mark = "         ^^^^^^^ struct conn has no member adr; did you mean \"addr\"?";
+    assert_eq!(lines[1], mark, "{why}");
+    assert!(refused(target, "print 1 / 0").ends_with("a division by 0"));
+    assert!(refused(target, "print *(long *)16").contains("<fault 0x10>"));
     assert!(refused(target, "type struct con").contains("did you mean \"conn\"?"));
     assert!(refused(target, "prnt all").contains("did you mean \"print\"?"));
     assert!(refused(target, "print *(struct conn *)16").contains("<fault 0x10>"));
@@ -205,6 +231,59 @@ fn a_core_is_looked_into() {
         return;
     }
     common(core.to_str().expect("a path"));
+}
+
+/// One expression names things of two files, in either order; a record that one of them only declares has the members that the other one defines.
+/// Names in C++ have scopes and template arguments.
+#[test]
+fn names_of_several_files_meet() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let at = |name: &str| directory.path().join(name);
+    let library = "typedef struct box { int n; struct box *next; union { int low : 3; short w; }; } box_t;
+        box_t second = { 2, 0, { -1 } }, first = { 1, &second, { 3 } }; box_t *boxes[2] = { &second, &first };";
+    std::fs::write(at("box.c"), library).expect("written");
+    let program = "extern \"C\" { struct box; extern box first; }
+        namespace net { template <class T> struct Pool { T size; static Pool all; }; template <class T> Pool<T> Pool<T>::all { 5 };
+        struct box *held = &first; long bias = 10; }
+        template struct net::Pool<int>;
+        #include <unistd.h>\n#include <stdio.h>\nint main() { puts(\"ready\"); fflush(stdout); pause(); return net::Pool<int>::all.size; }";
+    std::fs::write(at("main.cc"), program).expect("written");
+    let run = |command: &mut Command| {
+        let done = command.current_dir(directory.path()).status();
+        assert!(done.is_ok_and(|status| status.success()), "{command:?}");
+    };
+    run(Command::new("gcc").args(["-g", "-shared", "-fPIC", "-o", "libbox.so", "box.c"]));
+    run(Command::new("g++").args(["-g", "-o", "main", "main.cc", "./libbox.so"]));
+    let mut child = Command::new(at("main"))
+        .current_dir(directory.path())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("runs");
+    let out = child.stdout.take().expect("a pipe");
+    let mut lines = BufReader::new(out).lines();
+    assert!(lines.any(|line| line.expect("text") == "ready"));
+    let program = Program { child, directory };
+    for (command, answer) in [
+        ("print net::held->n + first.next->n", "3"),
+        ("print first.next->n + net::bias", "12"),
+        ("print first.next == net::held->next", "1"),
+        (
+            "print net::held->next->low, net::held->low",
+            "net::held->next->low = -1\nnet::held->low = 3",
+        ),
+        ("print libbox.so`boxes[net::bias - 9]->n", "1"),
+        ("print net::bias * boxes[0]->next", "0"),
+        (
+            "print net::held[1].n == second.n || 1, sizeof *net::held",
+            "net::held[1].n == second.n || 1 = 1\nsizeof *net::held = 24",
+        ),
+        ("print ((box_t *)net::held)->next->n", "2"),
+        ("print net::Pool<int>::all.size + 1", "6"),
+        ("print ((net::Pool<int> *)&net::Pool<int>::all)->size", "5"),
+        ("print (*net::held).w", "3"),
+    ] {
+        assert_eq!(ask(&program.pid(), command).trim_end(), answer, "{command}");
+    }
 }
 
 /// Without debug data the command says where it was looked for; with it in a file beside, or deleted from its place, it is found.

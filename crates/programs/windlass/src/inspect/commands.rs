@@ -1,6 +1,8 @@
 //! Commands, in windlass' and in mdb's spelling.
 
 use serde_json::{Value as Json, json};
+use windlass_script::Code;
+use windlass_script::lower::Location;
 use windlass_target::demangle::demangle;
 use windlass_types::print::{Limits, quoted};
 use windlass_types::{Kind, Node};
@@ -10,8 +12,8 @@ use crate::failure::Failure;
 use crate::suggest;
 use crate::table::{Chosen, Column, Form, clean};
 
-use super::expression::{self, Value};
 use super::target::{Target, Typed};
+use super::value::{self, Value};
 use super::{fields, memory, stack};
 
 /// Names that `symbols` lists at most.
@@ -39,7 +41,7 @@ const COMMANDS: [Command; 14] = [
     Command {
         name: "print",
         arguments: "EXPR, ...",
-        about: "values: VARIABLE, ADDRESS, MEMBER by . or ->, [N], *, &, (TYPE); also ADDRESS::print TYPE [MEMBER ...]",
+        about: "values: expressions of C, FILE`VARIABLE; also ADDRESS::print TYPE [MEMBER ...]",
         run: print,
     },
     Command {
@@ -136,8 +138,7 @@ pub(super) fn run(
         Some(("", rest)) => (None, rest),
         // The colons of a name such as net::all come behind a word.
         Some((before, rest)) if !before.contains(char::is_whitespace) && is_command(rest) => {
-            let value = expression::evaluate(target, before)?;
-            (Some(target.scalar(&value)?), rest)
+            (Some(value::number(target, before)?), rest)
         }
         _ => (None, line),
     };
@@ -206,7 +207,7 @@ fn address(target: &Target<'_>, call: &Call<'_>, argument: &str) -> Result<u64, 
     match call.address {
         Some(address) => Ok(address),
         None if argument.is_empty() => Err(wanting("an address")),
-        None => target.scalar(&expression::evaluate(target, argument)?),
+        None => value::number(target, argument),
     }
 }
 
@@ -241,8 +242,12 @@ fn shown(target: &Target<'_>, value: &Value) -> Result<(String, Typed), Failure>
             let full = target.complete(*of);
             let types = target.types(full.module);
             let text = match types.node(full.ty) {
-                // An array without a length: what is there of its text.
-                Node::Array { of, count: None } if types.size(of) == Some(1) => {
+                // Without a length, or not all there: what is there of its text.
+                Node::Array { of, count }
+                    if types.size(of) == Some(1)
+                        && count.is_none_or(|count| target.bytes(*at, count).is_err()) =>
+                {
+                    target.bytes(*at, 1)?;
                     let mut bytes = vec![0; limits.string];
                     let len = windlass_target::Memory::read(target.opened, *at, &mut bytes);
                     bytes.truncate(len);
@@ -257,18 +262,6 @@ fn shown(target: &Target<'_>, value: &Value) -> Result<(String, Typed), Failure>
                 }
             };
             Ok((text, *of))
-        }
-        Value::Bits {
-            record,
-            at,
-            member,
-            bit_offset,
-        } => {
-            let types = target.types(record.module);
-            let bytes = target.bytes(*at, target.size(*record)?)?;
-            let text = types.show_member(member, &bytes, *bit_offset, target, limits);
-            let ty = member.ty;
-            Ok((text, Typed { ty, ..*record }))
         }
         Value::Number { of, value } => {
             let types = target.types(of.module);
@@ -288,31 +281,29 @@ fn print(session: &mut Session<'_>, target: &Target<'_>, call: &Call<'_>) -> Res
         if name.is_empty() {
             return Err(wanting("a type"));
         }
-        let object = Value::Object {
-            of: target.spelled(name)?,
-            at,
-        };
+        let of = target.spelled(name)?;
         for member in members.split_whitespace() {
-            let value = expression::within(target, object.clone(), member)?;
+            let value = value::member(target, of, member)?.at(target, at)?;
             values.push((member.to_owned(), value));
         }
         if values.is_empty() {
-            values.push((name.to_owned(), object));
+            values.push((name.to_owned(), Value::Object { of, at }));
         }
     } else {
         if call.rest.is_empty() {
             return Err(wanting("an expression"));
         }
-        for text in parts(call.rest) {
-            let text = text.trim();
-            values.push((text.to_owned(), expression::evaluate(target, text)?));
+        for expr in value::expressions(call.rest)? {
+            let name = call.rest.get(expr.span.clone()).unwrap_or_default();
+            let value = value::value(target, call.rest, &expr)?;
+            values.push((name.to_owned(), value));
         }
     }
     let is_one = values.len() == 1;
     for (name, value) in &values {
         let (text, of) = shown(target, value)?;
         let at = match value {
-            Value::Object { at, .. } | Value::Bits { at, .. } => Some(format!("{at:#x}")),
+            Value::Object { at, .. } => Some(format!("{at:#x}")),
             Value::Number { .. } => None,
         };
         let ty = target.name(of);
@@ -324,20 +315,6 @@ fn print(session: &mut Session<'_>, target: &Target<'_>, call: &Call<'_>) -> Res
         answer(session, &line, row)?;
     }
     Ok(())
-}
-
-/// Expressions between commas, but those in brackets.
-fn parts(text: &str) -> Vec<&str> {
-    let mut depth = 0_usize;
-    text.split(|letter| {
-        match letter {
-            '(' | '[' | '<' => depth += 1,
-            ')' | ']' | '>' => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        letter == ',' && depth == 0
-    })
-    .collect()
 }
 
 fn definition(
@@ -380,11 +357,13 @@ fn offsetof(
     }
     // A record at address 0: the address of its member is the offset. Nothing is read, unless the path follows a pointer.
     let of = target.spelled(name)?;
-    let (bytes, bit) = match expression::within(target, Value::Object { of, at: 0 }, member)? {
-        Value::Object { at, .. } => (at, None),
-        Value::Bits { at, bit_offset, .. } => (at + bit_offset / 8, Some(bit_offset % 8)),
-        Value::Number { .. } => return Err(wanting("a member")),
+    let (code, bit) = match value::member(target, of, member)?.location {
+        Location::Memory(code) => (code, None),
+        Location::Value(Code::Load { address, bits, .. }) => (*address, Some(bits.0)),
+        _ => return Err(wanting("a member")),
     };
+    let bytes = value::computed(target, 0, &code)? + u64::from(bit.unwrap_or(0) / 8);
+    let bit = bit.map(|bit| bit % 8);
     let text = match bit {
         Some(bit) => format!("{bytes}:{bit}"),
         None => bytes.to_string(),
@@ -493,12 +472,7 @@ fn dump(session: &mut Session<'_>, target: &Target<'_>, call: &Call<'_>) -> Resu
     let at = address(target, call, at)?;
     let len = match len.trim() {
         "" => DUMP,
-        len => expression::number(len).ok_or_else(|| {
-            Failure::usage(
-                format!("\"{}\" is no number of bytes", clean(len)),
-                "as in: dump 0x7ffd1e20 64",
-            )
-        })?,
+        len => value::number(target, len)?,
     };
     let text = memory::dump(target, at, len)?;
     answer(

@@ -13,8 +13,8 @@ use crate::memory::describe;
 use crate::table::clean;
 
 use super::absent;
-use super::expression::{self, Value};
 use super::target::{Program, Target, Typed};
+use super::value::{self, Value};
 
 /// Bytes that `dump` shows at most.
 const DUMP_MAX: u64 = 1 << 20;
@@ -118,22 +118,28 @@ pub(super) fn list(
     member: &str,
     first: u64,
 ) -> Result<Vec<u64>, Failure> {
+    let located = value::member(target, of, member)?;
+    let is_pointer = matches!(
+        target.node(target.complete(located.of)),
+        Node::Pointer { .. }
+    );
+    if !is_pointer {
+        let why = format!("{} is no pointer", clean(member));
+        return Err(absent(why, "name the member that leads to the next node"));
+    }
+    let follow = |at| match located.at(target, at)? {
+        Value::Number { value, .. } => Ok(value),
+        Value::Object { at, .. } => {
+            let mut next = [0; 8];
+            next.copy_from_slice(&target.bytes(at, 8)?);
+            Ok(u64::from_le_bytes(next))
+        }
+    };
     let mut all = Vec::new();
     let mut seen = HashSet::new();
     let mut at = first;
     while at != 0 && all.len() < NODES_MAX && seen.insert(at) {
-        let next = expression::within(target, Value::Object { of, at }, member)?;
-        let is_pointer = match &next {
-            Value::Object { of, .. } => {
-                matches!(target.node(target.complete(*of)), Node::Pointer { .. })
-            }
-            _ => false,
-        };
-        if !is_pointer {
-            let why = format!("{} is no pointer", clean(member));
-            return Err(absent(why, "name the member that leads to the next node"));
-        }
-        let next = target.scalar(&next);
+        let next = follow(at);
         if all.is_empty() || next.is_ok() {
             all.push(at);
         }

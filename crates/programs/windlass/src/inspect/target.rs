@@ -90,7 +90,7 @@ impl Memory for Opened {
 }
 
 /// A type of one of the files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Typed {
     /// Number of the file.
     pub(super) module: usize,
@@ -117,9 +117,11 @@ impl World for Target<'_> {
 impl<'a> Target<'a> {
     pub(super) fn of(opened: &'a Opened) -> Self {
         let modules = opened.modules.list().iter();
+        // One more, without types, for numbers where no file can be read.
+        let types = modules.map(|_| OnceCell::new());
         Self {
             opened,
-            types: modules.map(|_| OnceCell::new()).collect(),
+            types: types.chain([OnceCell::new()]).collect(),
         }
     }
 
@@ -130,9 +132,9 @@ impl<'a> Target<'a> {
     /// The types of a file.
     pub(super) fn types(&self, module: usize) -> &Types<'a> {
         self.types[module].get_or_init(|| {
-            let debug = self.modules()[module].debug();
+            let debug = self.modules().get(module).map(Module::debug);
             Types::open(&|name| {
-                let (address, bytes) = debug.section(name);
+                let (address, bytes) = debug.map_or((0, &[][..]), |debug| debug.section(name));
                 Section { address, bytes }
             })
         })
@@ -174,8 +176,8 @@ impl<'a> Target<'a> {
 
     /// The type that a name means.
     pub(super) fn spelled(&self, name: &str) -> Result<Typed, Failure> {
-        match self.first(name, |types, name| types.spelled(name))? {
-            Some((module, ty)) => Ok(Typed { module, ty }),
+        match self.find_type(name)? {
+            Some(found) => Ok(found),
             None => {
                 let bare = name.trim_end_matches(['*', ' ']);
                 let bare = bare.rsplit(' ').next().unwrap_or(bare);
@@ -184,12 +186,18 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Whether a name means a type.
-    pub(super) fn is_type(&self, name: &str) -> bool {
-        matches!(
-            self.first(name, |types, name| types.spelled(name)),
-            Ok(Some(_))
-        )
+    /// The type that a name means, if there is one. The file before a backquote may follow a keyword.
+    pub(super) fn find_type(&self, name: &str) -> Result<Option<Typed>, Failure> {
+        let (keyword, plain) = match name.split_once(' ') {
+            Some((keyword, plain)) if plain.contains('`') => (keyword, plain.trim_start()),
+            _ => ("", name),
+        };
+        let find = |types: &Types<'a>, name: &str| match keyword {
+            "" => types.spelled(name),
+            keyword => types.spelled(&format!("{keyword} {name}")),
+        };
+        let found = self.first(plain, find)?;
+        Ok(found.map(|(module, ty)| Typed { module, ty }))
     }
 
     /// A variable's type and address.

@@ -10,6 +10,8 @@ use windlass_target::maps::{self, Mapping};
 use windlass_target::{Elf, demangle};
 use windlass_types::{FunctionRef, Parameter, Place, Section, TypeId, Types};
 
+use crate::suggest;
+
 use super::place::{self, At};
 
 /// Places of one probe at most.
@@ -287,13 +289,21 @@ impl Names for SiteNames<'_, '_, '_> {
         Some((at.location(&place), ty))
     }
 
-    fn all(&self) -> Vec<String> {
+    fn missing(&self, name: &str) -> String {
         let own = self.site.arguments.iter();
         let own = own.map(|argument| argument.name.to_string());
         let returned = self.site.returns.map(|_| "retval".to_owned());
-        own.filter(|name| !name.is_empty())
-            .chain(returned)
-            .collect()
+        let all = own.filter(|name| !name.is_empty()).chain(returned);
+        let all: Vec<_> = all.collect();
+        let rest = match all.is_empty() {
+            true => String::new(),
+            false => format!("; there are {}", all.join(", ")),
+        };
+        format!("nothing here is named {name}{rest}")
+    }
+
+    fn near<'n>(&self, name: &str, all: &[&'n str]) -> Option<&'n str> {
+        suggest::nearest(name, all.iter().copied())
     }
 }
 
