@@ -441,11 +441,7 @@ impl<'t, 'a> Lowering<'t, 'a> {
             },
             ExprKind::Str(of, bytes) => {
                 let (address, _) = self.number(of)?;
-                let bytes = bytes.unwrap_or(TEXT_BYTES.into());
-                match u32::try_from(bytes) {
-                    Ok(bytes @ 2..) if u64::from(bytes) <= TEXT_MAX => Value::Str(address, bytes),
-                    _ => return fail(span, format!("a text has 2 to {TEXT_MAX} bytes")),
-                }
+                Value::Str(address, text_bytes(*bytes, span)?)
             }
         })
     }
@@ -823,6 +819,15 @@ impl<'t, 'a> Lowering<'t, 'a> {
             true => self.unsigned,
             false => self.widened(other),
         }
+    }
+}
+
+/// How many bytes of a text are wanted.
+fn text_bytes(bytes: Option<u64>, span: &Span) -> Lowers<u32> {
+    let bytes = bytes.unwrap_or(TEXT_BYTES.into());
+    match u32::try_from(bytes) {
+        Ok(wanted @ 2..) if bytes <= TEXT_MAX => Ok(wanted),
+        _ => fail(span, format!("a text has 2 to {TEXT_MAX} bytes")),
     }
 }
 
