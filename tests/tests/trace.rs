@@ -214,6 +214,15 @@ fn assert_exact(counts: &BTreeMap<String, u64>, hits: u64) {
     assert_eq!(others.map(of).iter().sum::<u64>(), hits, "{counts:?}");
 }
 
+/// The lines of aggregations, each with its key and its value.
+fn lines(text: &str) -> Vec<(Value, Value)> {
+    let rows = text
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap());
+    rows.map(|row| (row["key"].clone(), row["value"].clone()))
+        .collect()
+}
+
 const CALLS: u64 = 200;
 const PRINTED: &str = "print(r->conn->id, *n, s, tag, c, b.a, b.b, r->conn->secure, r->conn->state, total, \
      r->conn->addr->name, r->conn->addr->port)";
@@ -292,13 +301,6 @@ fn hits_are_accounted_for() {
     let (_, is_well) = server.end();
     assert!(is_well);
     let [filtered, sums, extremes, faults, records] = runs.map(Trace::end);
-    let lines = |text: &str| -> Vec<(Value, Value)> {
-        let rows = text
-            .lines()
-            .map(|line| serde_json::from_str::<Value>(line).unwrap());
-        rows.map(|row| (row["key"].clone(), row["value"].clone()))
-            .collect()
-    };
     for (_, errors) in [&filtered, &sums, &extremes, &faults, &records] {
         assert_exact(&counts(errors), calls);
     }
@@ -924,4 +926,28 @@ fn instructions_that_cannot_be_probed_are_left_out() {
     let left_out = errors.contains("left out: odd:lock_first");
     assert!(left_out && errors.contains("\n1 probe, "), "{errors}");
     assert_exact(&counts(&errors), 9);
+}
+
+/// A symbol that points into an instruction gets no probe: the program goes on as it is.
+#[test]
+fn the_middle_of_an_instruction_gets_no_probe() {
+    let test = "the_middle_of_an_instruction_gets_no_probe";
+    if !can_trace(test, &["cc"]) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let liar = "asm(\".globl liar\\n.type liar, @function\\n.set liar, handle + 1\");\n";
+    let source = format!("{SERVER}{liar}");
+    let flags = ["cc", "-g", "-O2", "-fcf-protection"];
+    let server = build(directory.path(), ("server.c", &source), &flags);
+    let mut server = Waiting::start(&server, &["100"]);
+    let done = Command::new(program("windlass"))
+        .args(["trace", "-p", &server.pid(), "liar", "@ = count()"])
+        .output()
+        .unwrap();
+    let told = String::from_utf8(done.stderr).unwrap();
+    assert!(told.contains("no instruction is known to begin"), "{told}");
+    assert!(!done.status.success());
+    server.go_on();
+    assert!(server.end().1);
 }

@@ -111,6 +111,22 @@ impl<'a> Tables<'a> {
         let row = debug.unwind_info_for_address(&bases, &mut context, pc, from);
         rule(row.ok()?.cfa())
     }
+
+    fn frame_start(&self, pc: u64) -> Option<u64> {
+        let bases = BaseAddresses::default()
+            .set_eh_frame(self.eh.address)
+            .set_eh_frame_hdr(self.eh_header.address)
+            .set_text(self.text);
+        let eh = EhFrame::new(self.eh.bytes, LittleEndian);
+        let header = EhFrameHdr::new(self.eh_header.bytes, LittleEndian).parse(&bases, 8);
+        let table = header.as_ref().ok().and_then(|header| header.table());
+        let from = EhFrame::cie_from_offset;
+        let found = match table {
+            Some(table) => table.fde_for_address(&eh, &bases, pc, from),
+            None => eh.fde_for_address(&bases, pc, from),
+        };
+        Some(found.ok()?.initial_address())
+    }
 }
 
 fn rule(rule: &CfaRule<usize>) -> Option<(u16, i64)> {
@@ -124,6 +140,12 @@ impl Types<'_> {
     /// Where the canonical frame address is at an instruction: in which register, and what is added.
     pub fn cfa(&self, pc: u64) -> Option<(u16, i64)> {
         self.tables.cfa(pc)
+    }
+
+    /// Where the code begins that an instruction unwinds with: a function, or a part of one. The table that says so is what the program
+    /// itself unwinds by.
+    pub fn frame_start(&self, pc: u64) -> Option<u64> {
+        self.tables.frame_start(pc)
     }
 }
 

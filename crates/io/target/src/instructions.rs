@@ -134,6 +134,17 @@ pub fn entry(code: &[u8], address: u64, may_be: impl Fn(u64) -> bool) -> Spot {
     right.unwrap_or(first)
 }
 
+/// Whether an instruction begins at `pc`, in code of which one begins at `address`. A probe in the middle of one would destroy it.
+pub fn is_start(code: &[u8], address: u64, pc: u64) -> bool {
+    let mut decoder = Decoder::with_ip(64, code, address, DecoderOptions::NONE);
+    for _ in 0..INSTRUCTIONS_MAX {
+        if decoder.ip() >= pc || !decoder.can_decode() || decoder.decode().is_invalid() {
+            break;
+        }
+    }
+    decoder.ip() == pc && decoder.can_decode() && !decoder.decode().is_invalid()
+}
+
 /// Where a part of a function is left: its returns, and its jumps to other functions; `is_own` says what is the function's. `None` if the code is not
 /// understood to its end, or jumps where nobody sees.
 pub fn returns(code: &[u8], address: u64, is_own: impl Fn(u64) -> bool) -> Option<Vec<Spot>> {
@@ -225,6 +236,16 @@ mod tests {
         // Where an argument is not to be had behind the first.
         let code = [0xf3, 0x0f, 0x1e, 0xfa, 0x55, 0xc3];
         assert_eq!(entry(&code, AT, |at| at == AT).address, AT);
+    }
+
+    #[test]
+    fn the_middle_of_an_instruction_is_none() {
+        // endbr64; push rbp; mov rbp, rsp; ret
+        let code = [0xf3, 0x0f, 0x1e, 0xfa, 0x55, 0x48, 0x89, 0xe5, 0xc3];
+        let starts = (0..10).filter(|at| is_start(&code, AT, AT + at));
+        assert_eq!(starts.collect::<Vec<_>>(), [0, 4, 5, 8]);
+        assert!(!is_start(&code, AT, AT - 1));
+        assert!(!is_start(&[0x55, 0x06], AT, AT + 1));
     }
 
     #[test]

@@ -14,10 +14,10 @@ pub(crate) struct TraceArgs {
     /// End after so many seconds; without this, at a signal or with the process.
     #[arg(long, value_name = "SECONDS", value_parser = super::interval)]
     pub(crate) seconds: Option<std::time::Duration>,
-    /// [MODULE:]FUNCTION[:entry|:return], with * for any text: `libc.so.6:mem*`, `server:handle:return`.
+    /// `[MODULE:]FUNCTION[:entry|:return]`, with * for any text: `libc.so.6:mem*`, `server:handle:return`.
     #[arg(value_name = "PROBE", value_hint = ValueHint::Other)]
     pub(crate) probe: String,
-    /// What is done at each hit: [/FILTER/] print(VALUE, ...); @NAME[KEY, ...] = count(). Without it, the arguments are printed.
+    /// What is done at each hit: `[/FILTER/] print(VALUE, ...); @NAME[KEY, ...] = count()`. Without it, the arguments are printed.
     #[arg(value_name = "CLAUSE", value_hint = ValueHint::Other)]
     pub(crate) clause: Option<String>,
     /// Of the same name as the option of every command, whose letter is the process here.

@@ -18,6 +18,8 @@ use super::place::{self, At};
 pub(super) const SITES_MAX: usize = 10_000;
 /// Bytes of a function that are decoded at most.
 const CODE_MAX: u64 = 1 << 20;
+/// Bytes of an instruction at most.
+const INSTRUCTION_MAX: u64 = 15;
 /// Execute, of a segment's flags.
 const EXECUTE: u32 = 1;
 
@@ -402,6 +404,10 @@ impl Sites<'_, '_, '_> {
         whole: &[std::ops::Range<u64>],
         may_be: impl Fn(u64) -> bool,
     ) -> Result<Vec<Spot>, String> {
+        if !self.is_code(range.start) {
+            let at = range.start;
+            return Err(format!("no instruction is known to begin at {at:#x}"));
+        }
         let code = self.module.code(range.clone());
         match self.probe.is_return {
             false => Ok(vec![instructions::entry(&code, range.start, may_be)]),
@@ -415,6 +421,23 @@ impl Sites<'_, '_, '_> {
                         .to_owned()
                 })
             }
+        }
+    }
+
+    /// Whether an instruction begins there: what debug data and symbols say may be of another program, and a probe in the middle of an instruction
+    /// destroys it. The program unwinds by its table of frames; where that has nothing, a symbol is believed.
+    fn is_code(&self, pc: u64) -> bool {
+        match self.types.frame_start(pc) {
+            Some(start) => {
+                let code = self.module.code(start..pc.saturating_add(INSTRUCTION_MAX));
+                instructions::is_start(&code, start, pc)
+            }
+            None => self
+                .module
+                .elf
+                .functions()
+                .iter()
+                .any(|(_, start, _)| start == pc),
         }
     }
 
