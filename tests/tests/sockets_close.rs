@@ -17,19 +17,23 @@ fn as_on_the_kernel(place: &Place, how: &How<'_>) -> bool {
     as_on_the_kernel_with(place, how, |_, _| ())
 }
 
+/// Lets a pair go on once so many connections of each end have joined; on the kernel, at once.
+fn go_on_joined(place: &Place, pair: &mut Pair, is_plain: bool, connections: usize) {
+    pair.until("the joins", |pair| {
+        is_plain
+            || pair.ends.iter().all(|end| {
+                let rows = place.rows(end.id());
+                rows.iter().filter(|row| row["state"] == "ring").count() == connections
+            })
+    });
+    std::fs::write(pair.directory.join("port.joined"), "").expect("a file");
+}
+
 /// The same of `close.c`: both connections have joined before it goes on.
 fn closes_as_on_the_kernel(place: &Place, how: &How<'_>) {
-    let let_go = |pair: &mut Pair, is_plain: bool| {
-        pair.until("the joins", |pair| {
-            is_plain
-                || pair.ends.iter().all(|end| {
-                    let rows = place.rows(end.id());
-                    rows.iter().filter(|row| row["state"] == "ring").count() == 2
-                })
-        });
-        std::fs::write(pair.directory.join("port.joined"), "").expect("a file");
-    };
-    let has_all = as_on_the_kernel_with(place, how, let_go);
+    let has_all = as_on_the_kernel_with(place, how, |pair, is_plain| {
+        go_on_joined(place, pair, is_plain, 2);
+    });
     assert!(has_all, "close.c skips nothing");
 }
 
@@ -174,6 +178,7 @@ fn a_refused_call_leaves_the_channel() {
         ..HOW
     };
     let mut pair = place.connect(&how);
+    go_on_joined(&place, &mut pair, false, 1);
     for end in 0..2 {
         assert!(pair.wait(end).contains("right\n"), "{}", pair.both());
         let counted = pair.counted(end);
@@ -192,7 +197,11 @@ fn a_number_that_changed_unseen_is_noticed() {
     };
     for spin in ["0", "50"] {
         let way = "unseen";
-        let _ = as_on_the_kernel(&place, &How { way, spin, ..HOW });
+        let how = How { way, spin, ..HOW };
+        let has_all = as_on_the_kernel_with(&place, &how, |pair, is_plain| {
+            go_on_joined(&place, pair, is_plain, 1);
+        });
+        assert!(has_all, "number.c skips nothing");
     }
 }
 

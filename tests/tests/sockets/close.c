@@ -28,6 +28,7 @@
 #include <unistd.h>
 #include "meet.h"
 #include "message.h"
+#include "joined.h"
 
 enum { HALF = MESSAGE / 2, MESSAGES = 64 };
 
@@ -53,22 +54,6 @@ static int is(const char *name)
 static int sends(void)
 {
 	return is("send") || is("sendfile") || is("sendmmsg");
-}
-
-/* Messages there and back, until both connections have joined: whoever connects begins, and says which is the last one. */
-static void warm(int first, int second, const char *port, int begins)
-{
-	char name[4096], message[MESSAGE] = { 0 };
-	snprintf(name, sizeof name, "%s.joined", port);
-	for (long round = 1; !message[0]; round++) {
-		if (begins && round % 50 == 0) {
-			message[0] = !access(name, F_OK);
-			usleep(1000);
-		}
-		int fd = round % 2 ? first : second;
-		if (!move(fd, message, begins) || !move(fd, message, !begins))
-			fail("warm");
-	}
 }
 
 /* All of a stream, which has only one kind of bytes. */

@@ -18,6 +18,7 @@
 #include <unistd.h>
 #include "meet.h"
 #include "message.h"
+#include "joined.h"
 
 enum { WARM = 400 };
 
@@ -28,12 +29,12 @@ static void wrong(const char *what, long a, long b)
 	_exit(1);
 }
 
-static void warm(int fd, int begins)
+static void exchange(int fd, int begins)
 {
 	char message[MESSAGE] = { 0 };
 	for (int i = 0; i < WARM; i++)
 		if (!move(fd, message, begins) || !move(fd, message, !begins))
-			fail("warm");
+			fail("exchange");
 }
 
 /* dup2 by the instruction. */
@@ -64,14 +65,14 @@ static void connects(const char *port, int is_unseen)
 {
 	char message[MESSAGE];
 	int fd = dial(port);
-	warm(fd, 1);
+	warm(fd, fd, port, 1);
 	if (!is_unseen) {
 		refused(fd);
-		warm(fd, 1);
+		exchange(fd, 1);
 		return;
 	}
 	int second = dial(port);
-	warm(second, 1);
+	exchange(second, 1);
 	memset(message, 'a', MESSAGE);
 	if (!move(fd, message, 1))
 		fail("request");
@@ -100,13 +101,13 @@ static void listens(const char *port, int is_unseen)
 {
 	char message[MESSAGE];
 	int listener = listen_at(port), one = accept(listener, 0, 0);
-	warm(one, 0);
+	warm(one, one, port, 0);
 	if (!is_unseen) {
-		warm(one, 0);
+		exchange(one, 0);
 		return;
 	}
 	int two = accept(listener, 0, 0);
-	warm(two, 0);
+	exchange(two, 0);
 	if (!move(two, message, 0) || message[0] != 'g')
 		fail("go");
 	if (!move(one, message, 0) || message[0] != 'a')
