@@ -394,15 +394,12 @@ fn nothing_outlives_the_broker() {
     }
     broker.kill().expect("killed");
     broker.wait().expect("its end");
-    std::thread::sleep(Duration::from_secs(1));
-    children.retain(|child| {
-        let status = format!("/proc/{}/status", child.as_raw_nonzero());
-        !stage::has_ended(&std::fs::read_to_string(status).unwrap_or_default())
+    stage::wait_for("the end of its children", || {
+        children.iter().all(|child| {
+            let status = format!("/proc/{}/status", child.as_raw_nonzero());
+            stage::has_ended(&std::fs::read_to_string(status).unwrap_or_default())
+        })
     });
-    for child in &children {
-        rustix::process::kill_process(*child, Signal::KILL).expect("killed");
-    }
-    assert_eq!(children, []);
 }
 
 /// Two users are joined only if both share, or if the policy names them; then bytes pass, and a rescue works. A denied
