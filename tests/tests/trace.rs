@@ -180,8 +180,8 @@ impl Trace {
             let all = fs::read_dir(format!("/proc/{}/fd", traced.child.id()));
             let links = all.into_iter().flatten().flatten();
             let mut links = links.filter_map(|entry| fs::read_link(entry.path()).ok());
-            // An eventfd comes after them.
-            links.any(|link| link.to_string_lossy().contains("bpf_link"))
+            // It takes signals once all probes are there.
+            links.any(|link| link.to_string_lossy().contains("[eventfd]"))
         });
         traced
     }

@@ -1,8 +1,9 @@
-//! eBPF programs of a few fixed instructions, and how many of others' are attached somewhere.
+//! eBPF: instructions, programs, what programs and we share, and how many of others' are attached somewhere.
 //!
 //! # Purpose
-//! The programs that windlass needs in the kernel, assembled here and loaded without a compiler: one that drops every
-//! frame at tc ingress, one that names a TAP's queue; [`crate::xdp`] has another. [`Map`] is what programs and we share.
+//! The programs that windlass needs in the kernel, loaded without a compiler. Fixed ones are assembled here: one that drops every
+//! frame at tc ingress, one that names a TAP's queue; [`crate::xdp`] has another. Those of probes are made at run time, above this crate, and put at
+//! places of files ([`Link::uprobes`]). [`Map`] and [`RecordRing`] are what programs and we share.
 //! [`attached`] counts programs that somebody else has attached where packets pass.
 //!
 //! # Model

@@ -274,8 +274,8 @@ const READ: i16 = -8 * SLOTS - 8;
 const TEXT: i16 = READ - KEY_TEXT_BYTES - 8;
 const KEY: i16 = TEXT - KEY_BYTES;
 const NUMBER: i16 = KEY - 8;
-const KEY_TEXT_BYTES: i16 = 56;
-const KEY_BYTES: i16 = 128;
+const KEY_TEXT_BYTES: i16 = KEY_TEXT as i16;
+const KEY_BYTES: i16 = KEY_MAX as i16;
 /// How often a least or greatest value is tried to be put where another processor may.
 const TRIES: usize = 4;
 

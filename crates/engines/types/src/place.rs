@@ -3,8 +3,8 @@
 use std::rc::Rc;
 
 use gimli::{
-    AttributeValue, BaseAddresses, CfaRule, DebugFrame, EhFrame, EhFrameHdr, LittleEndian,
-    Operation, UnwindContext, UnwindSection,
+    AttributeValue, BaseAddresses, CfaRule, DebugFrame, EhFrame, EhFrameHdr, EndianSlice,
+    FrameDescriptionEntry, LittleEndian, Operation, UnwindContext, UnwindSection,
 };
 
 use crate::dwarf::{Dwarf, Entry, Reader, Unit, Value};
@@ -88,35 +88,16 @@ impl<'a> Tables<'a> {
         }
     }
 
-    fn cfa(&self, pc: u64) -> Option<(u16, i64)> {
-        let bases = BaseAddresses::default()
+    fn bases(&self) -> BaseAddresses {
+        BaseAddresses::default()
             .set_eh_frame(self.eh.address)
             .set_eh_frame_hdr(self.eh_header.address)
-            .set_text(self.text);
-        let mut context = UnwindContext::new();
-        let eh = EhFrame::new(self.eh.bytes, LittleEndian);
-        let header = EhFrameHdr::new(self.eh_header.bytes, LittleEndian).parse(&bases, 8);
-        let table = header.as_ref().ok().and_then(|header| header.table());
-        let from = EhFrame::cie_from_offset;
-        let row = match table {
-            Some(table) => table.unwind_info_for_address(&eh, &bases, &mut context, pc, from),
-            None => eh.unwind_info_for_address(&bases, &mut context, pc, from),
-        };
-        if let Ok(row) = row {
-            return rule(row.cfa());
-        }
-        let debug = DebugFrame::new(self.debug.bytes, LittleEndian);
-        let mut context = UnwindContext::new();
-        let from = DebugFrame::cie_from_offset;
-        let row = debug.unwind_info_for_address(&bases, &mut context, pc, from);
-        rule(row.ok()?.cfa())
+            .set_text(self.text)
     }
 
-    fn frame_start(&self, pc: u64) -> Option<u64> {
-        let bases = BaseAddresses::default()
-            .set_eh_frame(self.eh.address)
-            .set_eh_frame_hdr(self.eh_header.address)
-            .set_text(self.text);
+    /// The entry of `.eh_frame` that an instruction unwinds by, found by its table if there is one.
+    fn entry(&self, pc: u64) -> Option<FrameDescriptionEntry<EndianSlice<'a, LittleEndian>>> {
+        let bases = self.bases();
         let eh = EhFrame::new(self.eh.bytes, LittleEndian);
         let header = EhFrameHdr::new(self.eh_header.bytes, LittleEndian).parse(&bases, 8);
         let table = header.as_ref().ok().and_then(|header| header.table());
@@ -125,7 +106,23 @@ impl<'a> Tables<'a> {
             Some(table) => table.fde_for_address(&eh, &bases, pc, from),
             None => eh.fde_for_address(&bases, pc, from),
         };
-        Some(found.ok()?.initial_address())
+        found.ok()
+    }
+
+    fn cfa(&self, pc: u64) -> Option<(u16, i64)> {
+        let bases = self.bases();
+        if let Some(entry) = self.entry(pc) {
+            let eh = EhFrame::new(self.eh.bytes, LittleEndian);
+            let mut context = UnwindContext::new();
+            if let Ok(row) = entry.unwind_info_for_address(&eh, &bases, &mut context, pc) {
+                return rule(row.cfa());
+            }
+        }
+        let debug = DebugFrame::new(self.debug.bytes, LittleEndian);
+        let mut context = UnwindContext::new();
+        let from = DebugFrame::cie_from_offset;
+        let row = debug.unwind_info_for_address(&bases, &mut context, pc, from);
+        rule(row.ok()?.cfa())
     }
 }
 
@@ -145,7 +142,7 @@ impl Types<'_> {
     /// Where the code begins that an instruction unwinds with: a function, or a part of one. The table that says so is what the program
     /// itself unwinds by.
     pub fn frame_start(&self, pc: u64) -> Option<u64> {
-        self.tables.frame_start(pc)
+        Some(self.tables.entry(pc)?.initial_address())
     }
 }
 

@@ -1,14 +1,16 @@
-//! Other processes and core files: their memory, mappings, threads, symbols and stacks.
+//! Other processes and core files: their memory, mappings, threads, symbols, debug data, machine code and stacks.
 //!
 //! # Purpose
 //! What a command needs to look at a program that was not prepared for it. Nothing is written into the program.
 //!
 //! # Where it sits
 //! ```text
-//!   windlass memory           finds leaks, names stacks
+//!   windlass memory, inspect, trace
 //!        |
 //!   Memory                    Process (/proc/PID/mem), Core (ELF), Snapshot (tests)
 //!   maps, Modules             which file is mapped where -> Elf -> symbols, unwinding tables
+//!   Debug                     the sections that types and functions are read from, in the file or apart
+//!   instructions              where a probe costs least, where a function returns
 //!   Stopped                   all threads held by ptrace, their registers
 //!        |
 //!   windlass-sys, gimli, files

@@ -12,6 +12,7 @@
 //!                        |------> windlass-channel's client ----------------> broker of accelerated sockets
 //!                        |------> status files and memory of processes on windlass's allocator
 //!                        |------> memory, threads and files of any process, core files: `inspect`
+//!                        |------> probes in the kernel on functions of a process: `trace`
 //!                        '------> becomes the program of `windlass run`
 //! ```
 //! A library, so that the manual pages and the completions are made from the very same command line.

@@ -387,7 +387,7 @@ fn nothing_outlives_the_broker() {
     let mut children = Vec::new();
     stage::wait_for("helpers and getters", || {
         children = stage::children_of(broker.id(), "");
-        children.len() == count
+        children.len() == count && children.iter().all(|child| stage::is_confined(*child))
     });
     for child in &children {
         rustix::process::kill_process(*child, Signal::STOP).expect("stopped");

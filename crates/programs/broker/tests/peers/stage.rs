@@ -270,6 +270,14 @@ pub fn has_ended(status: &str) -> bool {
     status.is_empty() || status.contains("State:\tZ")
 }
 
+/// Whether a helper or a getter waits for its first job: it has given up what it may not have, and ends with its broker from there on.
+pub fn is_confined(child: Pid) -> bool {
+    let status = format!("/proc/{}/status", child.as_raw_nonzero());
+    let status = std::fs::read_to_string(status).unwrap_or_default();
+    // Nothing that it does between the first and its job sleeps.
+    status.contains("NoNewPrivs:\t1") && status.contains("State:\tS")
+}
+
 /// How often the threads of a process have gone to sleep or were sent there.
 pub fn switches(pid: Pid) -> u64 {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())).expect("tasks");
