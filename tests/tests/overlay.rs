@@ -4,6 +4,7 @@ mod tunnel;
 
 use std::net::Ipv4Addr;
 
+use windlass_attach::vxlan::Group;
 use windlass_bridge::fdb::Key;
 use windlass_bridge::member::MemberConf;
 use windlass_bridge::vlan::VlanMap;
@@ -465,6 +466,43 @@ fn a_group_stands_for_all_endpoints() {
         assert_eq!(drops[Drop::VxlanSource as usize], 0, "nothing comes back");
         host.plane.remove_targets(&[place]).expect("a target");
         assert_eq!(host.plane.vtep_states().len(), 1);
+    }
+}
+
+/// What is left of a group on a link that is gone, because a worker is late, takes nothing from the group on a link that got its number.
+#[test]
+fn a_late_worker_ends_no_membership() {
+    let Some(lab) = Lab::start("a_late_worker_ends_no_membership") else {
+        return;
+    };
+    lab.namespace("near");
+    lab.within("near", || {
+        std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "0")
+    })
+    .expect("IPv6");
+    for (local, address, group) in [
+        ("192.0.2.1:4789", "192.0.2.1/24", "239.1.2.3"),
+        ("[2001:db8::1]:4789", "2001:db8::1/64", "ff05::23"),
+    ] {
+        let build = || {
+            lab.ip("near", "link add to-far index 77 type bridge");
+            lab.ip("near", "link set to-far up");
+            let nodad = if group.contains(':') { "nodad" } else { "" };
+            lab.ip("near", &format!("addr add {address} dev to-far {nodad}"));
+        };
+        build();
+        let vtep = tunnel::vtep(&lab, "near", local, 1);
+        let join = || Group::join(vtep.clone(), group.parse().expect("a group"));
+        let first = join().expect("joined");
+        let late = first.rings();
+        lab.ip("near", "link del to-far");
+        build();
+        drop(first);
+        let _second = join().expect("joined");
+        drop(late);
+        let shown = lab.ip("near", "maddress show dev to-far");
+        assert!(shown.contains(group), "{shown}");
+        lab.ip("near", "link del to-far");
     }
 }
 

@@ -87,20 +87,39 @@ pub fn set_hops(socket: impl AsFd, is_v6: bool, hops: u8) -> Result<(), Errno> {
 /// # Errors
 /// `EADDRINUSE` if it does already, `ENODEV` if there is no such link, and what else setsockopt(2) says.
 pub fn join(socket: impl AsFd, group: IpAddr, link: u32) -> Result<(), Errno> {
+    let options = [libc::IP_ADD_MEMBERSHIP, libc::IPV6_ADD_MEMBERSHIP];
+    set_membership(socket, options, group, link)
+}
+
+/// Ends [`join`]; also where the link is gone.
+///
+/// # Errors
+/// `EADDRNOTAVAIL` if it had not joined, and what else setsockopt(2) says.
+pub fn leave(socket: impl AsFd, group: IpAddr, link: u32) -> Result<(), Errno> {
+    let options = [libc::IP_DROP_MEMBERSHIP, libc::IPV6_DROP_MEMBERSHIP];
+    set_membership(socket, options, group, link)
+}
+
+fn set_membership(
+    socket: impl AsFd,
+    [v4, v6]: [i32; 2],
+    group: IpAddr,
+    link: u32,
+) -> Result<(), Errno> {
     match group {
         // struct ip_mreqn: the group, no local address, the link.
         IpAddr::V4(group) => {
             let mut request = [0; 12];
             request[..4].copy_from_slice(&group.octets());
             request[8..].copy_from_slice(&link.to_ne_bytes());
-            sockopt::set_bytes(socket, libc::SOL_IP, libc::IP_ADD_MEMBERSHIP, &request)
+            sockopt::set_bytes(socket, libc::SOL_IP, v4, &request)
         }
         // struct ipv6_mreq: the group, the link.
         IpAddr::V6(group) => {
             let mut request = [0; 20];
             request[..16].copy_from_slice(&group.octets());
             request[16..].copy_from_slice(&link.to_ne_bytes());
-            sockopt::set_bytes(socket, libc::SOL_IPV6, libc::IPV6_ADD_MEMBERSHIP, &request)
+            sockopt::set_bytes(socket, libc::SOL_IPV6, v6, &request)
         }
     }
 }

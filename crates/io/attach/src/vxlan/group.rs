@@ -69,6 +69,14 @@ impl Group {
     }
 }
 
+impl Drop for Group {
+    /// The socket may live on for as long as a worker is late. The kernel ends a membership by the link's number: when the socket is
+    /// closed, that would be the membership of another group's on a link that got the number since.
+    fn drop(&mut self) {
+        let _ = udp::leave(&self.socket, self.group, self.address.index);
+    }
+}
+
 impl Vtep {
     /// Works in the namespace of its sockets.
     fn inside<T: Send>(&self, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
