@@ -52,6 +52,23 @@ pub fn until_some<T>(what: &str, mut find: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+/// Copies a program that is to be run.
+///
+/// A process of its own does it. While this one has the copy open for writing, a child that another thread starts gets the descriptor too,
+/// and keeps it until it has become its program: so long nobody can run the copy (`ETXTBSY`, execve(2)).
+pub fn copy_program(from: &Path, to: &Path) {
+    let done = run(Command::new("cp").arg("--").args([from, to]));
+    assert_eq!(done.code, 0, "{}", done.err);
+}
+
+/// Writes a program that is to be run, as [`copy_program`] does.
+pub fn write_program(to: &Path, text: &str) {
+    let mut command = Command::new("sh");
+    command.args(["-c", "printf %s \"$1\" > \"$0\" && chmod 755 \"$0\""]);
+    let done = run(command.arg(to).arg(text));
+    assert_eq!(done.code, 0, "{}", done.err);
+}
+
 /// What a program answered.
 #[derive(Debug, Clone)]
 pub struct Output {

@@ -38,6 +38,8 @@ mod wire;
 pub use broker::Broker;
 pub use daemon::{Daemon, Done, program};
 pub use guest::{Console, Dhcp, Guest, Image, Libvirt, check_qemu};
-pub use lab::{Lab, Output, as_user, run, skip, uninterrupted, until, until_some};
+pub use lab::{
+    Lab, Output, as_user, copy_program, run, skip, uninterrupted, until, until_some, write_program,
+};
 pub use ovs::Ovs;
 pub use wire::{Frame, MARK, Mac, Wire, frame, mac, vlan_tag};

@@ -16,7 +16,9 @@ use pcapng::{Capture, Packet};
 use rustix::process::{Pid, Signal, kill_process};
 use windlass_shm::Mapping;
 use windlass_sys::unix;
-use windlass_tests::{Daemon, Lab, Output, Wire, as_user, frame, mac, run, skip, until};
+use windlass_tests::{
+    Daemon, Lab, Output, Wire, as_user, copy_program, frame, mac, run, skip, until, write_program,
+};
 
 const A: &str = "02:00:00:00:00:0a";
 const B: &str = "02:00:00:00:00:0b";
@@ -333,7 +335,7 @@ const BLUE: u32 = 60_002;
 fn command_as(lab: &Lab, daemon: &Daemon, uid: u32) -> Command {
     let program = lab.directory().join("windlass");
     if !program.exists() {
-        std::fs::copy(windlass_tests::program("windlass"), &program).expect("copied");
+        copy_program(&windlass_tests::program("windlass"), &program);
         let all = std::fs::Permissions::from_mode(0o755);
         std::fs::set_permissions(lab.directory(), all.clone()).expect("a mode");
         std::fs::set_permissions(&program, all).expect("a mode");
@@ -800,9 +802,7 @@ fn wireshark_finds_links() {
     for place in [".local/lib/wireshark/extcap", ".config/wireshark/extcap"] {
         let directory = home.join(place);
         std::fs::create_dir_all(&directory).expect("a directory");
-        std::fs::write(directory.join("windlass"), &script).expect("written");
-        let all = std::fs::Permissions::from_mode(0o755);
-        std::fs::set_permissions(directory.join("windlass"), all).expect("a mode");
+        write_program(&directory.join("windlass"), &script);
     }
     let tshark = || {
         let mut command = Command::new("tshark");

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,7 +10,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use windlass_sys::netlink::Netlink;
-use windlass_tests::{Daemon, Lab, program, until};
+use windlass_tests::{Daemon, Lab, program, until, write_program};
 
 /// A daemon with a bridge, and a network on it.
 struct Network {
@@ -127,8 +126,7 @@ impl Network {
     /// Writes a plugin for addresses into the directory of plugins.
     fn write_plugin(&self, script: &str) {
         let plugin = self.lab.directory().join("addresses");
-        std::fs::write(&plugin, script).expect("written");
-        std::fs::set_permissions(&plugin, std::fs::Permissions::from_mode(0o755)).expect("set");
+        write_program(&plugin, script);
     }
 
     /// Another plugin has the one address that there is; the file that is there while it is given.

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use windlass_tests::{Daemon, Lab, Output, program, run, skip, until};
+use windlass_tests::{Daemon, Lab, Output, copy_program, program, run, skip, until};
 
 const RED: u32 = 60_001;
 const BLUE: u32 = 60_002;
@@ -21,21 +21,12 @@ fn as_user(uid: u32, program: &std::path::Path) -> Command {
     command
 }
 
-/// Copies a program, and waits until it can be run: until then a child that another test was starting meanwhile has the
-/// copy open for writing.
-fn copy_program(name: &str, to: &std::path::Path) {
-    std::fs::copy(program(name), to).expect("a copy");
-    until("the copy can be run", || {
-        Command::new(to).arg("--version").output().is_ok()
-    });
-}
-
 /// Runs `windlass` as another user.
 fn owner_does(daemon: &Daemon, uid: u32, words: &str) -> Output {
     // The build may lie where that user may not look.
     let copy = daemon.directory().join("windlass");
     if !copy.exists() {
-        copy_program("windlass", &copy);
+        copy_program(&program("windlass"), &copy);
     }
     for path in [
         daemon.directory(),
@@ -450,7 +441,7 @@ fn without_any_privilege() {
     std::os::unix::fs::chown(&directory, Some(65_534), Some(65_534)).expect("given");
     std::fs::set_permissions(lab.directory(), PermissionsExt::from_mode(0o755)).expect("opened");
     for name in ["windlass", "windlassd"] {
-        copy_program(name, &lab.directory().join(name));
+        copy_program(&program(name), &lab.directory().join(name));
     }
     let socket = directory.join("control.sock");
     let mut command = as_user(65_534, &lab.directory().join("windlassd"));

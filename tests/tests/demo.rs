@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use windlass_tests::{Lab, program, run, skip, until};
+use windlass_tests::{Lab, copy_program, program, run, skip, until};
 
 /// A copy of the demo and its programs in the lab's directory, where everybody may read and run them, and
 /// by whose path their processes can be told from all others.
@@ -21,9 +21,9 @@ fn copied(lab: &Lab, name: &str) -> Option<PathBuf> {
     fs::set_permissions(lab.directory(), PermissionsExt::from_mode(0o755)).expect("opened");
     let demo = scripts.join("demo");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/demo");
-    fs::copy(source, &demo).expect("a copy");
+    copy_program(&source, &demo);
     for name in ["windlass", "windlassd"] {
-        fs::copy(program(name), lab.directory().join(name)).expect("a copy");
+        copy_program(&program(name), &lab.directory().join(name));
     }
     Some(demo)
 }

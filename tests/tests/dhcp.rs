@@ -5,13 +5,14 @@ mod packets;
 
 use std::fs;
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use packets::*;
 use serde_json::{Value, json};
-use windlass_tests::{Daemon, Frame, Lab, Wire, frame, run, skip, until, until_some};
+use windlass_tests::{
+    Daemon, Frame, Lab, Wire, frame, run, skip, until, until_some, write_program,
+};
 
 const A: Mac = [2, 0, 0, 0, 0, 0x0a];
 const B: Mac = [2, 0, 0, 0, 0, 0x0b];
@@ -91,8 +92,7 @@ fn count(daemon: &Daemon, what: &str) -> u64 {
 /// A client with a script that does this when it has an address.
 fn client(lab: &Lab, name: &str, words: &[&str], script: &str) -> Running {
     let file = lab.directory().join(words[0]);
-    fs::write(&file, format!("#!/bin/sh\n{script}\n")).expect("a script");
-    fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).expect("a script");
+    write_program(&file, &format!("#!/bin/sh\n{script}\n"));
     let mut command = lab.command(name, words[0]);
     command.args(&words[1..]).arg(&file);
     if words[0] == "dhclient" {

@@ -11,7 +11,9 @@ use std::time::Duration;
 use packets::*;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use windlass_tests::{Daemon, Frame, Lab, Wire, frame, run, skip, until, until_some};
+use windlass_tests::{
+    Daemon, Frame, Lab, Wire, frame, run, skip, until, until_some, write_program,
+};
 
 const A: Mac = [2, 0, 0, 0, 0, 0x0a];
 const B: Mac = [2, 0, 0, 0, 0, 0x0b];
@@ -156,9 +158,7 @@ fn serve(lab: &Lab, guest: &str, test: &str) -> Option<Running> {
 fn ask_for_address(lab: &Lab, guest: &str) -> Running {
     let script = lab.directory().join("bound");
     let text = "#!/bin/sh\nif [ \"$1\" = bound ]; then ip address add $ip/24 dev $interface; fi\n";
-    std::fs::write(&script, text).expect("a script");
-    let mode = std::fs::Permissions::from_mode(0o755);
-    std::fs::set_permissions(&script, mode).expect("a script");
+    write_program(&script, text);
     let mut command = lab.command(guest, "busybox");
     command.args(["udhcpc", "-f", "-t", "50", "-T", "1", "-i", "eth0", "-s"]);
     command

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use place::{Place, WITH_POINTERS, WITHOUT_POINTERS};
 use serde_json::Value;
-use windlass_tests::{program, run, skip};
+use windlass_tests::{copy_program, program, run, skip};
 
 const MIB: u64 = 1 << 20;
 /// Objects of 1,000 bytes, 64 MiB of them, and the size of their class.
@@ -150,7 +150,7 @@ fn other_users_are_refused() {
     }
     // The build may lie where these users may not look.
     for name in ["windlass", "libwindlass_alloc.so"] {
-        fs::copy(program(name), place.path(name)).expect("a copy");
+        copy_program(&program(name), &place.path(name));
     }
     fs::set_permissions(place.directory.path(), PermissionsExt::from_mode(0o755)).expect("opened");
     let runtime = place.path("runtime");

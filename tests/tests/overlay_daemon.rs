@@ -4,14 +4,13 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
 use std::net::UdpSocket;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use windlass_tests::{Daemon, Lab, program, run, skip, until};
+use windlass_tests::{Daemon, Lab, program, run, skip, until, write_program};
 
 const GUEST: &str = "02:00:00:00:00:0a";
 const FAR: &str = "02:00:00:00:02:02";
@@ -338,8 +337,7 @@ fn with_plugin_user(lab: &Lab) -> PathBuf {
         passwd.display(),
         program("windlassd").display()
     );
-    fs::write(&script, text).expect("a script");
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("a mode");
+    write_program(&script, &text);
     script
 }
 

@@ -2,11 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use windlass_tests::{Daemon, Lab, program, run, skip};
+use windlass_tests::{Daemon, Lab, program, run, skip, write_program};
 
 /// Makes a package of this version from the programs under test.
 fn package(version: &str, to: &Path) -> PathBuf {
@@ -53,8 +52,7 @@ impl Root {
              [ \"$*\" != 'kill --kill-whom=main --signal=SIGUSR2 windlassd.service' ] || kill -USR2 {daemon}\n",
             asked.display()
         );
-        fs::write(&systemctl, script).expect("a script");
-        fs::set_permissions(&systemctl, fs::Permissions::from_mode(0o755)).expect("a mode");
+        write_program(&systemctl, &script);
         let path = std::env::var("PATH").unwrap_or_default();
         let within = "mount -t tmpfs tmpfs /run && mkdir -p /run/systemd/system && exec \"$0\" configure 0.0.1";
         let done = run(Command::new("unshare")

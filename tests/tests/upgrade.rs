@@ -8,7 +8,6 @@ mod vhost_front;
 mod machine;
 
 use std::net::UdpSocket;
-use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -17,7 +16,9 @@ use machine::Machine;
 use vhost_drive::{HEADER, HIGH, Layout};
 use vhost_front::RING;
 use windlass_sys::netns::{NetnsRef, within};
-use windlass_tests::{Daemon, Frame, Lab, frame, mac, program, run, uninterrupted, until};
+use windlass_tests::{
+    Daemon, Frame, Lab, copy_program, frame, mac, program, run, uninterrupted, until, write_program,
+};
 
 /// What the kernel says of the interface in a namespace: its number, its address, its network addresses, and how often its
 /// carrier has changed.
@@ -303,16 +304,14 @@ fn a_successor_that_stands_still_takes_no_guest() {
             return;
         };
         let path = lab.directory().join("windlassd");
-        std::fs::copy(program("windlassd"), &path).expect("a copy");
+        copy_program(&program("windlassd"), &path);
         let daemon = Daemon::start_program(&lab, "host", 0, path.clone());
         let mut guests = guests(&lab, &daemon, layout);
         let before = daemon.json("status")[0]["daemon"]["pid"].clone();
         std::fs::remove_file(&path).expect("it was there");
         for (done, step) in steps.into_iter().enumerate() {
             let script = format!("#!/bin/sh\nprintf 1 >&0\n{step}\n");
-            std::fs::write(&path, script).expect("a successor");
-            let mode = std::fs::Permissions::from_mode(0o755);
-            std::fs::set_permissions(&path, mode).expect("a mode");
+            write_program(&path, &script);
             let is_over = AtomicBool::new(false);
             std::thread::scope(|scope| {
                 let flow = scope.spawn(|| flow(&mut guests, || is_over.load(Ordering::Relaxed)));

@@ -18,7 +18,7 @@ use std::fs;
 use std::net::UdpSocket;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -30,7 +30,7 @@ use rustix::io::ioctl_fionbio;
 use rustix::process::{Pid, PidfdFlags, Signal, getppid, pidfd_open, pidfd_send_signal};
 use windlass_sys::IoSlice;
 use windlass_sys::unix::{FDS_MAX, SocketKind, inherited, pair, receive_with_fds, send_with_fds};
-use windlass_tests::{Daemon, Frame, Lab, frame, mac, program, until};
+use windlass_tests::{Daemon, Frame, Lab, copy_program, frame, mac, program, until, write_program};
 
 use client::Client;
 use machine::Machine;
@@ -476,15 +476,14 @@ impl Bench {
         let lab = Lab::start(name)?;
         let directory = lab.directory().to_owned();
         let real = directory.join("real");
-        fs::copy(program("windlassd"), &real).expect("a copy");
+        copy_program(&program("windlassd"), &real);
         let script = directory.join("windlassd");
         let text = format!(
             "#!/bin/sh\nKILLED_DIR={} KILLED_WORDS=\"$*\" exec {} --exact between --ignored --nocapture\n",
             directory.display(),
             std::env::current_exe().expect("a path").display()
         );
-        fs::write(&script, text).expect("a script");
-        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("a mode");
+        write_program(&script, &text);
         let daemon = Daemon::start_program(&lab, "host", 0, script);
         daemon.must("bridge create br0");
         let [from, to] = [("a", "10.0.0.1"), ("b", "10.0.0.2")].map(|(short, address)| {

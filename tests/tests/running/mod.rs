@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::process::{Pid, Signal, kill_process};
-use windlass_tests::{Lab, Output, program, skip, until, until_some};
+use windlass_tests::{Lab, Output, copy_program, program, skip, until, until_some};
 
 /// For how long the broker is waited for, in milliseconds. By itself a program gives up after 20 ms and is on the kernel for up to a
 /// second, which may be its whole run where a busy machine does not let the broker answer.
@@ -248,7 +248,7 @@ impl House {
             // Where they were built may be closed to the user.
             for name in ["windlass", "windlass-broker", "libwindlass_sockets.so"] {
                 let copy = lab.directory().join("bin").join(name);
-                std::fs::copy(program(name), copy).expect(name);
+                copy_program(&program(name), &copy);
             }
         }
         let house = House {

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
 use windlass_sys::unix::{self, SocketKind};
-use windlass_tests::{program, skip, until};
+use windlass_tests::{copy_program, program, skip, until};
 
 /// Longest time that anything may take; nothing needs two seconds on an idle machine.
 pub const PATIENCE: Duration = Duration::from_secs(40);
@@ -123,7 +123,7 @@ impl Place {
         let own = place.directory.path().to_owned();
         for file in ["windlass", "windlass-broker", LIBRARY] {
             let from = place.windlass.with_file_name(file);
-            fs::copy(from, own.join(file)).expect("a copy");
+            copy_program(&from, &own.join(file));
         }
         place.windlass = own.join("windlass");
         for path in [own.clone(), own.join("windlass.d")] {

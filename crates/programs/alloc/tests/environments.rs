@@ -212,7 +212,12 @@ fn privileged_programs_take_no_options() {
         format!("-Wl,-rpath,{}", place.display()),
     ];
     let binary = place.join("program");
-    fs::copy(compile_with("cc", "environments.c", &linked), &binary).expect("a copy");
+    // Not by this process: another test's child would have the copy open for writing, and nobody could run it.
+    let mut copy = Command::new("cp");
+    let copy = copy
+        .arg(compile_with("cc", "environments.c", &linked))
+        .arg(&binary);
+    assert!(copy.status().expect("cp").success());
     let run = |bits| {
         mode(&binary, bits).expect("root may");
         let mut command = Command::new(&binary);

@@ -94,7 +94,10 @@ fn other_users_are_confined() {
     let directory = tempfile::tempdir().unwrap();
     // The test's program may lie where the other user cannot go: a copy does not.
     let program = directory.path().join("ask");
-    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    // Not by this process: another test's child would have the copy open for writing, and nobody could run it.
+    let own = std::env::current_exe().unwrap();
+    let copied = Command::new("cp").args([&own, &program]).status();
+    assert!(copied.unwrap().success());
     let answers = directory.path().join("answers");
     std::fs::create_dir(&answers).unwrap();
     for (path, mode) in [

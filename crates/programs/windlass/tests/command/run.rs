@@ -1,6 +1,6 @@
 //! `windlass run` becomes the program, and `windlass sockets` and `windlass stackdump` say what a broker says.
 
-use std::io::PipeWriter;
+use std::io::{PipeWriter, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -251,9 +251,21 @@ fn without_loader(program: &Path, to: &Path) {
     for at in headers.filter(|at| bytes[*at] == 3).collect::<Vec<_>>() {
         bytes[at] = 0;
     }
-    std::fs::write(to, bytes).expect("a program");
-    std::fs::set_permissions(to, std::os::unix::fs::PermissionsExt::from_mode(0o755))
-        .expect("executable");
+    write_program(to, &bytes);
+}
+
+/// Writes a program, by a process of its own: a child that another test starts meanwhile would keep a descriptor that can write, and until
+/// that has become its program nobody could run this one (`ETXTBSY`, execve(2)).
+fn write_program(to: &Path, bytes: &[u8]) {
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", "cat > \"$0\" && chmod 755 \"$0\""])
+        .arg(to);
+    let mut child = command.stdin(Stdio::piped()).spawn().expect("a shell");
+    let mut input = child.stdin.take().expect("a pipe");
+    input.write_all(bytes).expect("a program");
+    drop(input);
+    assert!(child.wait().expect("a shell").success());
 }
 
 /// `--check` answers without running the program, `run` warns once of one that cannot be accelerated, and `-v` asks the library for
@@ -270,9 +282,7 @@ fn programs_are_checked() {
         output.expect("output")
     };
     let script = dir.path().join("script");
-    std::fs::write(&script, "#!/bin/sh\necho ran\n").expect("a script");
-    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755))
-        .expect("executable");
+    write_program(&script, b"#!/bin/sh\necho ran\n");
     let good = check(&[], &script);
     let answer = format!(
         "{} runs /bin/sh, which can be accelerated\n",
