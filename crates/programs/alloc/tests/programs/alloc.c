@@ -61,7 +61,7 @@ static void verify(struct object *o) {
 
 #define SHARED 512
 static struct object *shared[SHARED];
-static int rounds = 60000;
+static int rounds = 60000, children = 300;
 
 static void *random_calls(void *seed) {
     uint64_t r = (uint64_t)(uintptr_t)seed;
@@ -209,7 +209,7 @@ static void forks(void) {
     if (!getenv("WINDLASS_MEMORY")) inherits();
     pthread_t all[4];
     for (uintptr_t i = 0; i < 4; i++) pthread_create(&all[i], 0, until_stop, (void *)(i + 1));
-    for (int i = 0; i < 300; i++) {
+    for (int i = 0; i < children; i++) {
         pid_t child = fork();
         CHECK(child >= 0);
         if (child == 0) {
@@ -447,6 +447,8 @@ static void wrong(const char *what) {
 
 int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "";
+    // With debugging words each call takes a lock and a look.
+    if (getenv("WINDLASS_MEMORY")) rounds = 10000, children = 50;
     if (!strcmp(what, "threads")) threads();
     else if (!strcmp(what, "short-threads")) short_threads();
     else if (!strcmp(what, "forks")) forks();

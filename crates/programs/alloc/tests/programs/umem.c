@@ -92,7 +92,7 @@ enum { KINDS = 30, SHARED = 256 };
 static struct kind *kinds[KINDS];
 struct parcel { struct kind *kind; struct object *o; uint64_t owner; };
 static _Atomic(struct parcel *) shared[SHARED];
-static int rounds = 40000;
+static int rounds = 40000, children = 100;
 
 static void unpack(struct parcel *parcel) {
     put(parcel->kind, parcel->o, parcel->owner);
@@ -353,7 +353,7 @@ static void forks(void) {
     rounds = 1 << 30;
     pthread_t all[3];
     for (uintptr_t i = 0; i < 3; i++) pthread_create(&all[i], 0, random_calls, (void *)(i + 1));
-    for (int i = 0; i < 100; i++) {
+    for (int i = 0; i < children; i++) {
         pid_t child = fork();
         if (child == 0) {
             alarm(30);
@@ -402,6 +402,8 @@ static void wrong(const char *what) {
 
 int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "";
+    // With debugging words each call takes a lock and a look.
+    if (getenv("WINDLASS_MEMORY")) rounds = 10000, children = 25;
     if (!strcmp(what, "threads")) threads();
     else if (!strcmp(what, "churn")) churn();
     else if (!strcmp(what, "many")) many();
