@@ -39,6 +39,19 @@ impl Geometry {
         let min = if constructs { CONSTRUCTED_MIN } else { STEP };
         let size = bytes.max(min).next_multiple_of(align.max(STEP));
         let wanted = if size <= SMALL_MAX { OBJECTS_MIN } else { 1 };
+        Self::fit(size, wanted, constructs)
+    }
+
+    /// The same with slabs of at least `objects` objects, without constructors. `None` also if a span has no room for so many.
+    pub fn of_slabs(bytes: usize, align: usize, objects: usize) -> Option<Self> {
+        if bytes > SPAN || align > UNIT || objects > SPAN / STEP {
+            return None;
+        }
+        let size = bytes.max(STEP).next_multiple_of(align.max(STEP));
+        Self::fit(size, objects.max(1), false)
+    }
+
+    fn fit(size: usize, wanted: usize, constructs: bool) -> Option<Self> {
         let lost = |units: usize| units * UNIT % size;
         let first = (wanted * size).div_ceil(UNIT);
         let enough = |&units: &usize| lost(units) * WASTE_SHARE <= units * UNIT;
@@ -141,6 +154,12 @@ mod tests {
             Some(200)
         );
         assert_eq!(Geometry::of_cache(SPAN + 1, 8, false), None);
+        for objects in [1, 64, 496, 992] {
+            let of = Geometry::of_slabs(2112, 64, objects).expect("a span has room");
+            assert!(of.size() == 2112 && of.objects() >= objects);
+            assert!(of.units() == (objects * 2112).div_ceil(UNIT));
+        }
+        assert_eq!(Geometry::of_slabs(2112, 64, 993), None);
         assert_eq!(Geometry::of_cache(8, UNIT * 2, false), None);
     }
 }

@@ -3,15 +3,22 @@
 
 mod memif_drive;
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
 use memif_drive::*;
 use proptest::prelude::*;
-use windlass_attach::endpoint::Endpoint;
-use windlass_attach::memif::msg::Secret;
+use windlass_attach::endpoint::{Endpoint, Rings};
+use windlass_attach::memif::layout::{Desc, RingPlace};
+use windlass_attach::memif::msg::{Hello, Message, Secret, Text, VERSION};
+use windlass_attach::memif::offer::Dialogue;
+use windlass_attach::memif::rings::assemble;
+use windlass_attach::memif::view::{Role, View};
 use windlass_attach::memif::{MemifClient, MemifServer};
 use windlass_attach::port::{Armed, Lane, Limit, More, Stop};
 use windlass_frame::{FRAME_MAX, Gso, Offload};
+use windlass_shm::Mapping;
 
 fn expect_frames(got: Vec<Got>, sent: &[Vec<u8>]) {
     assert_eq!(got.len(), sent.len());
@@ -511,5 +518,152 @@ fn segments_are_cut_into_the_ring() {
             payload.extend(&part[54..]);
         }
         assert!(payload == frame[54..], "payload differs");
+    }
+}
+
+/// What a server has of a client's connection.
+struct Seen {
+    memory: Mapping,
+    identity: (u64, u64),
+    from_client: RingPlace,
+    from_server: RingPlace,
+}
+
+impl Seen {
+    /// The two halves of a descriptor.
+    fn desc(&self, ring: RingPlace, slot: u16) -> Desc {
+        let at = ring.desc_at(slot) as usize;
+        Desc::from_words([at, at + 8].map(|at| self.memory.load_u64(at, Acquire)))
+    }
+
+    /// Writes over all of the region.
+    fn scribble(&self, seed: u64) {
+        let word = |at: usize| (seed ^ at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (0..self.memory.len())
+            .step_by(8)
+            .for_each(|at| self.memory.store_u64(at, word(at), Relaxed));
+    }
+}
+
+/// A client without a socket, and what its server has.
+fn client_and_its_server(log2_size: u8) -> (Rings, Seen) {
+    let config = client_config("unused".into(), 0, 1, log2_size);
+    let hello = Hello {
+        name: Text::cut(b""),
+        version_min: VERSION,
+        version_max: VERSION,
+        region_max: 0,
+        from_server_max: 0,
+        from_client_max: 0,
+        log2_ring_max: log2_size,
+    };
+    let mut dialogue = Dialogue::default();
+    dialogue
+        .take(&Message::Hello(hello), &config)
+        .expect("an offer");
+    let (mut region, mut rings) = (None, Vec::new());
+    while let Some((message, fd)) = dialogue.to_say() {
+        match message {
+            Message::AddRegion(added) => {
+                let fd = fd.expect("a file");
+                let memory = Mapping::foreign(fd, added.size).expect("memory");
+                region = Some((memory, Mapping::identity(fd).expect("ours")));
+            }
+            Message::AddRing(ring) => {
+                let place = RingPlace::checked(ring.offset, ring.log2_size, u64::MAX);
+                rings.push(place.expect("a place"));
+            }
+            Message::Connect(_) => break,
+            _ => {}
+        }
+        dialogue.take(&Message::Ack, &config).expect("next");
+    }
+    let connected = Message::Connected(Text::cut(b""));
+    assert!(
+        dialogue
+            .take(&connected, &config)
+            .expect("connected")
+            .is_some()
+    );
+    let (_, offer) = dialogue.finish().expect("a connection");
+    let alarm = windlass_sys::eventfd::create().expect("an eventfd");
+    let view = Arc::new(View::new(vec![offer.mapping], alarm).expect("a region"));
+    let halves = assemble(&view, Role::Client, offer.from_client, offer.from_server);
+    let (memory, identity) = region.expect("a region");
+    let seen = Seen {
+        memory,
+        identity,
+        from_client: rings[0],
+        from_server: rings[1],
+    };
+    (halves.expect("rings"), seen)
+}
+
+/// A server that writes over all of its client's region, again and again, changes frames and descriptors: the client looks for a frame in the
+/// buffer of its slot, offers the same buffers again and sends from the same ones, because what says where they are is private. The region
+/// holds rings and buffers, and is one client's.
+#[test]
+fn a_server_cannot_move_buffers() {
+    const SLOTS: u16 = 64;
+    let (mut rings, seen) = client_and_its_server(6);
+    let (_others, other) = client_and_its_server(6);
+    assert_ne!(seen.identity, other.identity);
+    let inside = |at: usize| {
+        let ring = |ring: RingPlace| {
+            let start = ring.cookie_at() as usize;
+            (start..ring.desc_at(SLOTS - 1) as usize + 16).contains(&at)
+        };
+        ring(seen.from_client) || ring(seen.from_server)
+    };
+    let is_clean = |at: usize| inside(at) || seen.memory.load_u64(at, Acquire) == 0;
+    assert!((0..seen.memory.len()).step_by(8).all(is_clean));
+    let offered: Vec<_> = (0..SLOTS)
+        .map(|slot| seen.desc(seen.from_server, slot))
+        .collect();
+    let mut places = std::collections::BTreeSet::new();
+    assert!(offered.iter().all(|desc| places.insert(desc.offset)));
+
+    let mut driver = Driver::default();
+    let texts = frames(&[60; 3]);
+    let mut sent_from = std::collections::BTreeMap::new();
+    // Each slot several times.
+    for round in 0..SLOTS {
+        seen.scribble(round.into());
+        let first = round * 3;
+        for (k, text) in (first..).zip(&texts) {
+            let slot = k % SLOTS;
+            assert!(
+                seen.memory
+                    .write(offered[usize::from(slot)].offset.into(), text)
+            );
+            let at = seen.from_server.desc_at(k) as usize;
+            // One buffer of 60 bytes; region and offset stay as they are.
+            seen.memory.store_u16(at, 0, Release);
+            seen.memory.store_u32(at + 4, 60, Release);
+        }
+        let tail_at = |ring: RingPlace| ring.tail_at() as usize;
+        seen.memory
+            .store_u16(tail_at(seen.from_server), first + 3, Release);
+        let (got, _) = driver.receive(rings.rx[0].as_mut());
+        expect_frames(got, &texts);
+        for slot in (first..first + 3).map(|k| k % SLOTS) {
+            assert_eq!(
+                seen.desc(seen.from_server, slot),
+                offered[usize::from(slot)]
+            );
+        }
+        seen.memory
+            .store_u16(tail_at(seen.from_client), first, Release);
+        let sent = driver.send(rings.tx.as_ref(), ALONE, &texts, None);
+        assert_eq!((sent.frames, sent.stop), (3, Stop::Done));
+        for (k, text) in (first..).zip(&texts) {
+            let desc = seen.desc(seen.from_client, k);
+            assert_eq!((desc.region, desc.length, desc.flags), (0, 60, 0));
+            let mut got = vec![0; 60];
+            assert!(seen.memory.read(desc.offset.into(), &mut got) && got == *text);
+            let place = sent_from.entry(k % SLOTS).or_insert(desc.offset);
+            assert_eq!(*place, desc.offset);
+            assert!(!places.contains(&desc.offset));
+        }
     }
 }

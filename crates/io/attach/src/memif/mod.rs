@@ -7,7 +7,7 @@
 //!      |
 //!  channel, hub         one control socket; the listening socket that several interfaces share
 //!      |
-//!  offer                what a client says, and the memory that it brings
+//!  offer, places        what a client says, and the memory that it brings, cut by the slab engine
 //!      |
 //!  server, client       the two control endpoints; they end in a view and a set of rings
 //!      |
@@ -33,6 +33,7 @@ pub mod layout;
 pub mod msg;
 pub mod offer;
 pub mod offload;
+mod places;
 pub mod rings;
 pub mod rx;
 pub mod server;

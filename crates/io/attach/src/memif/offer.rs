@@ -1,10 +1,8 @@
 //! What a client says to a server, and the memory that it offers.
 //!
 //! # Model
-//! One region holds the rings and behind them the buffers, [`BUFFER_STRIDE`] bytes apart: not a power of two, so
-//! that the first lines of many buffers do not fall on the same few sets of a cache. The client speaks in
-//! turn: each message after INIT waits for the ACK of the one before it. [`Dialogue`] touches no socket: the caller
-//! carries its messages.
+//! One region holds the rings and the buffers, where [`super::places`] puts them. The client speaks in turn: each message after INIT waits for
+//! the ACK of the one before it. [`Dialogue`] touches no socket: the caller carries its messages.
 
 #![deny(
     clippy::indexing_slicing,
@@ -24,18 +22,14 @@ use windlass_sys::{Errno, eventfd};
 
 use super::channel::{Refusal, name_of};
 use super::hub::program_name;
-use super::layout::{COOKIE, Desc, LOG2_RING_MAX, RingPlace, ring_bytes};
+use super::layout::{COOKIE, Desc, LOG2_RING_MAX, RingPlace};
 use super::msg::{AddRegion, AddRing, Direction, Hello, Init, Message, Mode, Secret, Text};
 use super::offload::Offloads;
+use super::places::plan;
 use super::rings::RingSpec;
 use super::view::Buffers;
 
-/// Room in each buffer: an ordinary frame with tags, and what DPDK and VPP use.
-pub const BUFFER_BYTES: u32 = 2048;
-/// Bytes from one buffer to the next: an odd number of cache lines.
-pub const BUFFER_STRIDE: u32 = BUFFER_BYTES + 64;
-/// Rings start at multiples of this.
-const RING_SPACING: u32 = 4096;
+pub use super::places::BUFFER_BYTES;
 
 /// What a client interface is made of.
 #[derive(Clone, Debug)]
@@ -69,35 +63,6 @@ pub struct Offer {
     pub from_client: Vec<RingSpec>,
     /// The rings on which the server sends.
     pub from_server: Vec<RingSpec>,
-}
-
-/// Where one ring and its buffers go.
-struct Plan {
-    place: RingPlace,
-    buffers: Buffers,
-}
-
-/// Places rings of these sizes (powers of two), then their buffers; and the bytes of it all.
-fn plan(log2_sizes: &[u8]) -> Option<(Vec<Plan>, u64)> {
-    let (mut starts, mut end) = (Vec::new(), 0u32);
-    for log2_size in log2_sizes {
-        starts.push(end);
-        let spacing = ring_bytes(*log2_size)?.checked_next_multiple_of(RING_SPACING)?;
-        end = end.checked_add(spacing)?;
-    }
-    let mut plans = Vec::new();
-    for (start, log2_size) in starts.into_iter().zip(log2_sizes) {
-        let place = RingPlace::checked(start, *log2_size, u64::MAX)?;
-        let buffers = Buffers {
-            region: 0,
-            first: end,
-            stride: BUFFER_STRIDE,
-            room: BUFFER_BYTES,
-        };
-        end = end.checked_add(u32::from(place.size()).checked_mul(BUFFER_STRIDE)?)?;
-        plans.push(Plan { place, buffers });
-    }
-    Some((plans, u64::from(end)))
 }
 
 fn dup(fd: &OwnedFd) -> Result<OwnedFd, Refusal> {
@@ -205,8 +170,7 @@ impl Dialogue {
             rings: config.rings,
             log2_size: size_up.max(size_down),
         };
-        let (plans, bytes) = plan(&log2_sizes).ok_or_else(too_large)?;
-        let size = usize::try_from(bytes).map_err(|_| too_large())?;
+        let (plans, size) = plan(&log2_sizes).ok_or_else(too_large)?;
         let (mapping, file) = Mapping::create("windlass-memif", size, config.huge)
             .map_err(|source| Refusal::Memory { index: 0, source })?;
         let region = AddRegion {
@@ -234,21 +198,21 @@ impl Dialogue {
             };
             self.script
                 .push_back((Message::AddRing(ring), Some(dup(&event)?)));
-            let spec = RingSpec {
+            if direction == Direction::FromServer {
+                let flags_at = plan.place.flags_at() as usize;
+                mapping.store_u16(flags_at, config.offloads.flags(), Ordering::Release);
+                offer_buffers(&mapping, plan.place, &plan.buffers);
+            }
+            let specs = match direction {
+                Direction::FromClient => &mut from_client,
+                Direction::FromServer => &mut from_server,
+            };
+            specs.push(RingSpec {
                 region: 0,
                 place: plan.place,
                 event: Some(event),
                 buffers: Some(plan.buffers),
-            };
-            match direction {
-                Direction::FromClient => from_client.push(spec),
-                Direction::FromServer => {
-                    let flags_at = plan.place.flags_at() as usize;
-                    mapping.store_u16(flags_at, config.offloads.flags(), Ordering::Release);
-                    offer_buffers(&mapping, plan.place, &plan.buffers);
-                    from_server.push(spec);
-                }
-            }
+            });
         }
         let name = Text::cut(config.name.as_bytes());
         self.script.push_back((Message::Connect(name), None));

@@ -200,7 +200,7 @@ impl MemifRx {
     #[inline(always)]
     fn piece<const CLIENT: bool>(&self, slot: u16, low: u64, high: u64) -> Option<Piece> {
         let len = (low >> 32) as u32;
-        let ptr = match self.buffers {
+        let ptr = match &self.buffers {
             Some(buffers) if CLIENT => {
                 let masked = slot & self.ring.size().wrapping_sub(1);
                 if len > buffers.room {
@@ -558,7 +558,7 @@ impl RxPort for MemifRx {
         if upto == self.released {
             return;
         }
-        match self.buffers {
+        match &self.buffers {
             None => {
                 self.ring.publish(upto);
                 self.answer_wish_if(true);
@@ -566,7 +566,7 @@ impl RxPort for MemifRx {
             Some(buffers) => {
                 let mut slot = self.released;
                 while slot != upto {
-                    self.offer(&buffers, slot);
+                    self.offer(buffers, slot);
                     slot = slot.wrapping_add(1);
                 }
                 self.ring.publish(upto.wrapping_add(self.ring.size()));

@@ -390,7 +390,7 @@ impl Job<'_, '_> {
     /// The descriptor `index`, read once and checked.
     #[inline(always)]
     fn slot<const CLIENT: bool>(&self, index: u16) -> Option<Slot> {
-        match self.ring.buffers {
+        match &self.ring.buffers {
             Some(buffers) if CLIENT => {
                 let masked = index & self.ring.ring.size().wrapping_sub(1);
                 let ptr = self
@@ -698,7 +698,7 @@ impl Job<'_, '_> {
         self.ring
             .ring
             .set_low(index, u64::from(len) << 32 | low & 0xffff_0000 | flags);
-        if let Some(buffers) = self.ring.buffers
+        if let Some(buffers) = &self.ring.buffers
             && CLIENT
         {
             let masked = index & self.ring.ring.size().wrapping_sub(1);
@@ -887,7 +887,7 @@ impl TxPort for MemifTx {
         let Shared { ring, cursor, .. } = self.rings.get(usize::from(ring))?;
         let put = cursor.next.load(Ordering::Relaxed);
         let behind = put.wrapping_sub(ring.ring.theirs());
-        let unread = match ring.buffers {
+        let unread = match &ring.buffers {
             Some(_) => behind,
             // It gives a descriptor a second time when it has taken the first.
             None => behind.wrapping_add(ring.ring.size()),

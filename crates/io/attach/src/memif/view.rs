@@ -309,25 +309,30 @@ impl Ring {
     }
 }
 
-/// Where the buffers of a ring lie, when the memory is ours: slot `i` at `first + i * stride`. Known by us, never read
-/// back from descriptors that the peer can write.
-#[derive(Clone, Copy, Debug)]
+/// Where the buffers of a ring lie, when the memory is ours: a place for each slot. Known by us, never read back from descriptors that the
+/// peer can write.
+#[derive(Debug)]
 pub struct Buffers {
     /// The region of all of them.
     pub region: u16,
-    /// Offset of the first.
-    pub first: u32,
-    /// Bytes from one to the next.
-    pub stride: u32,
     /// Bytes of room in each.
     pub room: u32,
+    offsets: Box<[u32]>,
 }
 
 impl Buffers {
+    /// Buffers at these offsets, one for each slot.
+    pub(super) fn new(region: u16, room: u32, offsets: Vec<u32>) -> Buffers {
+        Buffers {
+            region,
+            room,
+            offsets: offsets.into(),
+        }
+    }
+
     /// Offset of the buffer of `slot` (already masked).
     #[inline(always)]
     pub fn offset(&self, slot: u16) -> u32 {
-        self.first
-            .wrapping_add(u32::from(slot).wrapping_mul(self.stride))
+        self.offsets.get(usize::from(slot)).copied().unwrap_or(0)
     }
 }
