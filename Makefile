@@ -34,6 +34,7 @@ test: ## every test that CI runs; BESIDE='make check': and that beside them
 bench: build ## the comparisons with named peers
 	@scripts/need bench
 	$(CARGO) build --release --locked -p windlass-bench
+	$(CARGO) build --release --locked -p windlass-worker --example visit_cost -p windlass-channel --example channel_cost
 	@scripts/bench
 
 check: ## format, lints, dependency directions, licences, docs, generated files

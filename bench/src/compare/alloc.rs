@@ -4,6 +4,7 @@
 //! (`bench/c/alloc-threads.c`), and real ones ([`programs`]). A pair of empty functions shows what a loop itself costs.
 //! Interference only ever adds time, so a figure is the best of its rounds, shown with the worst.
 
+mod atomics;
 pub mod programs;
 
 use std::path::{Path, PathBuf};
@@ -55,6 +56,8 @@ enum Part {
     Programs,
     /// What is kept of a freed gigabyte
     Kept,
+    /// Atomic read-modify-writes of a forwarded frame and of a message through a channel
+    Atomics,
 }
 
 /// What is run: its words, its bar, and the bar of its peak memory.
@@ -181,6 +184,11 @@ impl Options {
             .filter(is_chosen)
             .filter(|case| case.words.starts_with(&self.only))
     }
+
+    fn counts_atomics(&self) -> bool {
+        let is_chosen = self.parts.is_empty() || self.parts.contains(&Part::Atomics);
+        is_chosen && "atomics".starts_with(&self.only)
+    }
 }
 
 /// One measurement.
@@ -188,7 +196,7 @@ impl Options {
 struct Shot {
     case: &'static str,
     subject: &'static str,
-    /// Nanoseconds a pair; of programs seconds of user time; of `kept` MiB.
+    /// Nanoseconds a pair; of programs seconds of user time; of `kept` MiB; of `atomics` how many for each piece of work.
     figure: f64,
     /// Resident memory at its peak, in MiB.
     peak: f64,
@@ -262,7 +270,7 @@ fn shoot(scratch: &Scratch, case: &Case, subject: &Subject) -> Result<(f64, f64)
             None
         }
         Part::Threads => Some("alloc-threads"),
-        Part::Loops | Part::Kept => Some("alloc-loops"),
+        Part::Loops | Part::Kept | Part::Atomics => Some("alloc-loops"),
     };
     if let Some(program) = program {
         command
@@ -295,11 +303,22 @@ fn is_possible(case: &Case, subject: &Subject) -> bool {
     subject.name != EMPTY || loops.iter().any(|word| case.words.starts_with(word))
 }
 
-/// Measures in turns and prints.
+/// Measures in turns, counts, and prints.
 ///
 /// # Errors
 /// If a program cannot be compiled or run, the library is missing, or the run was interrupted.
 pub fn run(options: &Options, programs: &Path, json: Option<&PathBuf>) -> Result<()> {
+    let mut shots = Vec::new();
+    if options.cases().next().is_some() {
+        measure(options, programs, &mut shots)?;
+    }
+    if options.counts_atomics() {
+        atomics::run(programs, &mut shots)?;
+    }
+    write_json(json, &shots)
+}
+
+fn measure(options: &Options, programs: &Path, shots: &mut Vec<Shot>) -> Result<()> {
     require(&[("cc", "gcc")])?;
     let scratch = Scratch::create()?;
     for name in SOURCES {
@@ -309,7 +328,6 @@ pub fn run(options: &Options, programs: &Path, json: Option<&PathBuf>) -> Result
         child::run("cc", words.into_iter().chain([&*program, &*source]))?;
     }
     let subjects = subjects(options, programs)?;
-    let mut shots = Vec::new();
     for case in options.cases() {
         for _ in 0..options.rounds {
             for subject in subjects.iter().filter(|one| is_possible(case, one)) {
@@ -329,8 +347,8 @@ pub fn run(options: &Options, programs: &Path, json: Option<&PathBuf>) -> Result
         "ns for a pair (programs: seconds of user time; kept and peaks: MiB), lowest to highest of {} rounds; ratios of the lowest",
         options.rounds
     );
-    print(&shots, &subjects, options.cases());
-    write_json(json, &shots)
+    print(shots, &subjects, options.cases());
+    Ok(())
 }
 
 fn print<'a>(shots: &[Shot], subjects: &[Subject], cases: impl Iterator<Item = &'a Case>) {

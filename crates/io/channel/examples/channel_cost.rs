@@ -1,6 +1,7 @@
 //! What the channel costs, beside the kernel's loopback, in one run. Two threads on two cores; the calls are
 //! the library's, without
-//! interposition. `channel_cost [seconds per row]`
+//! interposition. `channel_cost [seconds per row]`; `channel_cost count MESSAGES [references]` only sends
+//! and receives so many, for valgrind; with the last word it counts a reference to each message's memory.
 
 #[path = "../tests/harness/mod.rs"]
 mod harness;
@@ -8,6 +9,7 @@ mod harness;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -171,6 +173,19 @@ fn cpu_time() -> Duration {
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
+/// Sends and receives so many messages of 64 bytes.
+fn exchange(messages: usize, counts_references: bool) {
+    let rig = Rig::new();
+    let (low, high, mut buffer) = (rig.end(Side::Low), rig.end(Side::High), [7u8; 64]);
+    let counted = Arc::new(buffer);
+    for _ in 0..messages {
+        let reference = counts_references.then(|| Arc::clone(&counted));
+        send_spinning(&low, reference.as_deref().unwrap_or(&buffer));
+        recv_spinning(&high, &mut buffer);
+    }
+    println!("{messages} messages");
+}
+
 /// Send and receive of 64 bytes by one thread, so that no line travels: ns of each.
 fn alone() -> (f64, f64) {
     const BATCH: usize = 60;
@@ -256,9 +271,16 @@ fn kernel_stream(time: Duration, size: usize) -> (f64, f64) {
 }
 
 fn main() {
-    let seconds = std::env::args().nth(1).and_then(|s| s.parse().ok());
-    let time = Duration::from_secs_f64(seconds.unwrap_or(1.0));
+    let mut words = std::env::args().skip(1);
+    let first = words.next();
     assert!(sys::register_membarrier());
+    if first.as_deref() == Some("count") {
+        let messages = words.next().and_then(|n| n.parse().ok());
+        let counts_references = words.next().is_some();
+        return exchange(messages.expect("a number of messages"), counts_references);
+    }
+    let seconds = first.and_then(|s| s.parse().ok());
+    let time = Duration::from_secs_f64(seconds.unwrap_or(1.0));
     let line = line_time();
     println!("L {line:.0} ns");
     let (sending, receiving) = alone();

@@ -8,7 +8,7 @@
 //! valgrind --tool=callgrind --callgrind-out-file=OUT target/release/examples/visit_cost KIND FRAMES [CAPTURE]
 //! ```
 //!
-//! `KIND` is `one` (all frames to one address), `many` (to 1,000 addresses behind one member, by turns), `two` (to two members by
+//! `KIND` is `memif` (between two memif ports, whose clients are in this program too), `one` (all frames to one address), `many` (to 1,000 addresses behind one member, by turns), `two` (to two members by
 //! turns) or `flood` (broadcasts to three). With a `CAPTURE` the sender is captured: `nothing` (a filter that asks for the EtherType and
 //! the protocol, and matches no frame), `headers` (all of each frame; the ring is as large as may be) or `lost` (nobody reads, and the
 //! ring is as small as may be).
@@ -16,9 +16,11 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use windlass_attach::endpoint::Rings;
+use windlass_attach::endpoint::{Endpoint, Event, Rings};
+use windlass_attach::memif::msg::Secret;
+use windlass_attach::memif::{ClientConfig, MemifClient, MemifServer, Offloads, ServerConfig};
 use windlass_attach::port::{
     Armed, Kick, Lane, Limit, Loan, More, RxPort, Sent, Stop, TxCaps, TxPort,
 };
@@ -26,8 +28,9 @@ use windlass_bridge::fdb::{EntryFlags, Key, Limits};
 use windlass_bridge::member::MemberConf;
 use windlass_capture::ring::{Memory, Shape};
 use windlass_capture::{Instruction, Program};
-use windlass_frame::{Claim, HEADROOM, Heads, Pick, TxId};
-use windlass_shm::{Section, Tails};
+use windlass_frame::{Claim, HEADROOM, Heads, Pick, RxId, Tick, TxId};
+use windlass_shm::{HugePages, Quota, Section, SegStore, Tails};
+use windlass_sync::qsbr::Domain;
 use windlass_worker::dataplane::BridgeTuning;
 use windlass_worker::{Capture, DataPlane, DataPlaneOptions, MemberTuning, Points, Watch};
 
@@ -160,18 +163,129 @@ fn capture(kind: &str) -> Watch {
     }
 }
 
+/// A memif server of the plane's, and its client; both stay as long as they are kept.
+struct Pair {
+    _server: MemifServer,
+    _client: MemifClient,
+    served: Option<Rings>,
+    rings: Rings,
+}
+
+fn memif(path: std::path::PathBuf) -> Pair {
+    let server = ServerConfig {
+        path: path.clone(),
+        id: 0,
+        secret: Secret::NONE,
+        name: "server".into(),
+        rings: 1,
+        mode: 0o600,
+        owner: None,
+        quota: Quota::new(4),
+    };
+    let client = ClientConfig {
+        path: path.clone(),
+        owner: None,
+        id: 0,
+        secret: Secret::NONE,
+        name: "client".into(),
+        rings: 1,
+        log2_sizes: [10; 2],
+        offloads: Offloads::None,
+        huge: HugePages::No,
+    };
+    let mut server = MemifServer::new(server).expect("a server");
+    let mut client = MemifClient::new(client).expect("a client");
+    let (mut served, mut rings) = (None, None);
+    while served.is_none() || rings.is_none() {
+        let ends: [(&mut dyn Endpoint, _); 2] =
+            [(&mut server, &mut served), (&mut client, &mut rings)];
+        for (end, rings) in ends {
+            for event in end.poll(Instant::now()) {
+                match event {
+                    Event::Up(up) => *rings = Some(up),
+                    Event::Down(why) => panic!("{why}"),
+                }
+            }
+        }
+    }
+    let _ = std::fs::remove_file(path);
+    Pair {
+        _server: server,
+        _client: client,
+        served,
+        rings: rings.expect("up"),
+    }
+}
+
+/// Sends frames to one pair's client from the other's until all have come.
+fn exchange([from, to]: &mut [Pair; 2], frames: u64) {
+    const ALONE: Lane = Lane {
+        worker: 0,
+        workers: 1,
+    };
+    let mut worker = Domain::new(1).register();
+    let (mut heads, mut store) = (Heads::boxed(), SegStore::default());
+    let text = frame(mac(1));
+    let (mut sent, mut came) = (0, 0);
+    while came < frames {
+        let section = worker.section();
+        let n = (frames - sent).min(AT_ONCE);
+        if n > 0 && sent == came {
+            let tails = Tails::bind(&mut store, &section);
+            heads.clear(RxId(0), Tick(0));
+            for i in 0..n as usize {
+                heads.snap[i].0[HEADROOM..HEADROOM + BYTES].copy_from_slice(&text);
+                heads.admit(i, BYTES as u32, Claim::NONE);
+            }
+            heads.n = n as usize;
+            let picks: [Pick; AT_ONCE as usize] = std::array::from_fn(|i| Pick::frame(i, false));
+            let tx = &from.rings.tx;
+            sent += tx
+                .tx_burst(&section, ALONE, &heads, &tails, &picks[..n as usize])
+                .frames;
+            if tx.wants_kick(ALONE) {
+                tx.kick(ALONE);
+            }
+        }
+        let rx = &mut to.rings.rx[0];
+        let mut tails = Tails::bind(&mut store, &section);
+        heads.clear(RxId(0), Tick(0));
+        let (loan, _) = rx.rx_burst(&section, &mut heads, &mut tails, Limit::FULL);
+        came += heads.n as u64;
+        rx.release(&section, loan);
+        if heads.n == 0 {
+            std::thread::yield_now();
+        }
+        worker.quiesce();
+    }
+    println!("{came} of {frames} frames");
+}
+
+/// Rings of the plane: those of a memif, or a source and a sink of this program.
+fn rings_of(pairs: &mut [Pair], member: usize, source: Source, sink: &Arc<Sink>) -> Rings {
+    let memif = pairs.get_mut(member).and_then(|pair| pair.served.take());
+    memif.unwrap_or_else(|| Rings {
+        rx: vec![Box::new(source)],
+        tx: sink.clone(),
+    })
+}
+
 fn main() {
     let mut words = std::env::args().skip(1);
     let kind = words.next().unwrap_or_default();
     let frames = words.next().and_then(|n| n.parse().ok()).unwrap_or(100_000);
     let captured = words.next();
     let (each, copies) = match kind.as_str() {
-        "one" => (vec![frame(mac(1))], 1),
+        "one" | "memif" => (vec![frame(mac(1))], 1),
         "many" => ((0..MANY).map(|n| frame(behind(n))).collect(), 1),
         "two" => (vec![frame(mac(1)), frame(mac(2))], 1),
         "flood" => (vec![frame([0xff; 6])], 3),
-        _ => panic!("one, many, two or flood"),
+        _ => panic!("memif, one, many, two or flood"),
     };
+    let mut pairs = (kind == "memif").then(|| {
+        let path = |end| format!("visit-cost-{}-{end}", std::process::id());
+        [0, 1].map(|end| memif(std::env::temp_dir().join(path(end))))
+    });
     let options = DataPlaneOptions {
         workers: vec![None],
         members_max: 64,
@@ -208,14 +322,15 @@ fn main() {
             left: if member == 0 { frames } else { 0 },
             wake: windlass_sys::eventfd::create().expect("an eventfd"),
         };
-        let rings = Rings {
-            rx: vec![Box::new(source)],
-            tx: sink.clone(),
-        };
+        let memifs = pairs.as_mut().map_or(&mut [][..], |pairs| &mut pairs[..]);
+        let rings = rings_of(memifs, member, source, sink);
         if let Some(kind) = captured.as_ref().filter(|_| member == 0) {
             plane.watch(id, capture(kind)).expect("captured");
         }
         plane.attach(id, rings).expect("attached");
+    }
+    if let Some(pairs) = &mut pairs {
+        return exchange(pairs, frames);
     }
     let taken = || {
         sinks
