@@ -55,6 +55,7 @@ pub mod hooks;
 pub mod identity;
 pub mod interface;
 pub mod interrupt;
+pub mod mapped;
 pub mod named;
 pub mod netlink;
 pub mod netns;

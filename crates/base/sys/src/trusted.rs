@@ -32,7 +32,7 @@ pub enum TrustedError {
 }
 
 /// Whom files may belong to that nobody else can change.
-fn is_safe(stat: &Stat) -> Result<bool, Errno> {
+pub(crate) fn is_safe(stat: &Stat) -> Result<bool, Errno> {
     let root = rustix::fs::statat(CWD, "/", rustix::fs::AtFlags::empty())?.st_uid;
     let own = rustix::process::geteuid().as_raw();
     Ok([0, root, own].contains(&stat.st_uid) && stat.st_mode & 0o022 == 0)

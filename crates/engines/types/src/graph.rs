@@ -5,7 +5,9 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::btf::Btf;
 use crate::dwarf::{At, Dwarf, Entry};
+use crate::flat::Flat;
 use crate::index::{Index, Kind};
 use crate::node::{Member, Node, PointerKind, RecordKind, TypeId};
 use crate::{DEPTH_MAX, Section, pull};
@@ -13,6 +15,8 @@ use crate::{DEPTH_MAX, Section, pull};
 /// The types and functions of one file.
 pub struct Types<'a> {
     dwarf: Option<Dwarf<'a>>,
+    /// A table of types, if there is no DWARF.
+    flat: Option<Box<dyn Flat<'a> + 'a>>,
     pub(crate) tables: crate::place::Tables<'a>,
     slots: RefCell<Vec<Slot>>,
     by_entry: RefCell<HashMap<At, TypeId>>,
@@ -74,6 +78,7 @@ impl Default for Types<'_> {
     fn default() -> Self {
         Self {
             dwarf: None,
+            flat: None,
             tables: crate::place::Tables::default(),
             slots: RefCell::new(vec![Slot::Ready(Node::Void)]),
             by_entry: RefCell::default(),
@@ -85,15 +90,40 @@ impl Default for Types<'_> {
 }
 
 impl<'a> Types<'a> {
-    /// The types that the sections of a file describe. `load` gives a section by its name: those that begin with `.debug_`, and `.eh_frame`.
-    /// What a file keeps apart is given as if it were its own.
+    /// The types that the sections of a file describe. `load` gives a section by its name: those that begin with `.debug_`, `.eh_frame` and
+    /// `.BTF`. What a file keeps apart is given as if it were its own. DWARF is taken before BTF.
     pub fn open(load: &dyn Fn(&'static str) -> Section<'a>) -> Self {
         let dwarf = Dwarf::open(load);
+        let dwarf = (dwarf.units() > 0).then_some(dwarf);
+        let flat = match dwarf {
+            Some(_) => None,
+            None => Self::table(load),
+        };
         Self {
-            dwarf: (dwarf.units() > 0).then_some(dwarf),
+            dwarf,
+            flat,
             tables: crate::place::Tables::of(load),
             ..Self::default()
         }
+    }
+
+    /// The first table of types that there is.
+    fn table(load: &dyn Fn(&'static str) -> Section<'a>) -> Option<Box<dyn Flat<'a> + 'a>> {
+        let base = Btf::open(load(".BTF.base").bytes, None);
+        let btf = Btf::open(load(".BTF").bytes, base)?;
+        Some(Box::new(btf))
+    }
+
+    /// The types of BTF; those of a kernel module need the kernel's as their base.
+    pub fn of_btf(bytes: &'a [u8], base: Option<&'a [u8]>) -> Self {
+        Self::open(&|name| {
+            let bytes = match name {
+                ".BTF" => bytes,
+                ".BTF.base" => base.unwrap_or_default(),
+                _ => &[],
+            };
+            Section { address: 0, bytes }
+        })
     }
 
     /// Lets a pass over all units end early when this becomes true.
@@ -110,7 +140,7 @@ impl<'a> Types<'a> {
 
     /// Whether there is debug data at all.
     pub fn is_empty(&self) -> bool {
-        self.dwarf.is_none()
+        self.dwarf.is_none() && self.flat.is_none()
     }
 
     /// Units that could not be read so far.
@@ -120,6 +150,10 @@ impl<'a> Types<'a> {
 
     pub(crate) fn dwarf(&self) -> Option<&Dwarf<'a>> {
         self.dwarf.as_ref()
+    }
+
+    pub(crate) fn flat(&self) -> Option<&(dyn Flat<'a> + 'a)> {
+        self.flat.as_deref()
     }
 
     /// Adds a type that the debug data does not have: a pointer in a cast, a declaration in a script.
@@ -184,7 +218,11 @@ impl<'a> Types<'a> {
             }
         };
         set(Slot::Reading);
-        let node = pull::node(self, at);
+        let node = match at.is_flat() {
+            true => self.flat().and_then(|flat| flat.node(self, at.offset)),
+            false => Some(pull::node(self, at)),
+        };
+        let node = node.unwrap_or_else(|| Node::Unknown("a broken type".into()));
         set(Slot::Ready(node.clone()));
         self.reading.set(depth);
         node

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::dwarf::At;
+use crate::flat::Declared;
 use crate::graph::Types;
 use crate::node::TypeId;
 use crate::outline::{Item, Outline};
@@ -113,6 +114,17 @@ impl<'a> Builder<'a> {
         scope
     }
 
+    fn declared(&mut self, declared: &Declared<'a>) {
+        let scope = self.scope(&declared.scopes);
+        self.index.names.push(Name {
+            name: declared.name,
+            kind: declared.kind,
+            scope,
+            at: At::flat(declared.number),
+            is_inline: false,
+        });
+    }
+
     fn unit(&mut self, types: &Types<'a>, number: u32, outline: &Outline<'a>) {
         for item in &outline.items {
             let is_function = item.kind == Kind::Function;
@@ -190,6 +202,9 @@ impl<'a> Index<'a> {
                     builder.unit(types, number, &outline);
                 }
             }
+        }
+        if let Some(flat) = types.flat() {
+            flat.names(&mut |declared| builder.declared(&declared));
         }
         let mut index = builder.index;
         index
@@ -399,6 +414,12 @@ impl<'a> Types<'a> {
     pub fn variable(&self, name: &str) -> Result<(TypeId, Place), LookupError> {
         let at = self.find(Kind::Variable, name)?;
         let absent = || LookupError::Absent(name.to_owned());
+        if at.is_flat() {
+            let found = self.flat().and_then(|flat| flat.variable(self, at.offset));
+            let (ty, address) = found.ok_or_else(absent)?;
+            let place = address.map_or(place::BY_SYMBOL, Place::Address);
+            return Ok((ty, place));
+        }
         let dwarf = self.dwarf().ok_or_else(absent)?;
         let chain = dwarf.chain(at);
         let (_, unit, entry) = chain.first().ok_or_else(absent)?;

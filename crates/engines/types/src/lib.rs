@@ -10,7 +10,7 @@
 //!        |
 //!   Types                                nodes by TypeId, functions by address and by name, lines, printing
 //!        |
-//!   gimli                                DWARF 2 to 5
+//!   gimli, BTF                           DWARF 2 to 5; tables of types
 //!        |
 //!   bytes of sections                    given by the caller (windlass-target reads files)
 //! ```
@@ -33,7 +33,7 @@
 //! is [`Node::Unknown`]. Nothing panics.
 //!
 //! # Not done
-//! BTF, CTF, split DWARF (`.dwo`), supplementary files (dwz), types and static variables local to functions by name, virtual bases.
+//! CTF, split DWARF (`.dwo`), supplementary files (dwz), types and static variables local to functions by name, virtual bases.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -47,7 +47,10 @@
     )
 )]
 
+mod btf;
+mod bytes;
 mod dwarf;
+mod flat;
 mod functions;
 mod graph;
 mod index;
@@ -59,6 +62,7 @@ pub mod print;
 mod pull;
 mod spelled;
 
+pub use flat::Signature;
 pub use functions::{Function, FunctionRef, Inlined, Parameter};
 pub use graph::{Path, Step, Types};
 pub use index::{Found, Kind, LookupError, fits};

@@ -66,6 +66,8 @@ pub struct Piece {
 pub(crate) const OPTIMIZED: Place = Place::Absent("optimized out");
 /// Why a value is not there before the function has stored it.
 const LATER: Place = Place::Absent("not stored before the end of the prologue");
+/// Why a variable of a table of types is not there.
+pub(crate) const BY_SYMBOL: Place = Place::Absent("only the table of symbols has its address");
 const BROKEN: Place = Place::Absent("a broken location");
 const COMPUTED: Place = Place::Absent("computed by a program");
 

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 
-use crate::elf::Elf;
+use crate::elf::{Bytes, Elf};
 
 /// Where debug data is installed.
 const INSTALLED: &str = "/usr/lib/debug";
@@ -21,7 +21,9 @@ const INSTALLED: &str = "/usr/lib/debug";
 const CHECKED_MAX: u64 = 2 << 30;
 
 /// The sections that describe types, functions and frames.
-const NAMES: [&str; 17] = [
+const NAMES: [&str; 19] = [
+    ".BTF",
+    ".BTF.base",
     ".debug_abbrev",
     ".debug_addr",
     ".debug_aranges",
@@ -41,10 +43,21 @@ const NAMES: [&str; 17] = [
     ".text",
 ];
 
+/// The sections that have types, each kind in its own format.
+const TYPES: [&str; 2] = [".debug_info", ".BTF"];
+
+/// The kernel's own types, as BTF, or those of a module of it.
+///
+/// # Errors
+/// If the kernel does not offer them.
+pub fn of_kernel(module: &str) -> std::io::Result<Vec<u8>> {
+    std::fs::read(Path::new("/sys/kernel/btf").join(module))
+}
+
 /// The debug data of a file.
 #[derive(Debug, Default)]
 pub struct Debug {
-    sections: BTreeMap<&'static str, (u64, Vec<u8>)>,
+    sections: BTreeMap<&'static str, (u64, Bytes)>,
     looked_in: Vec<String>,
 }
 
@@ -75,9 +88,10 @@ impl Debug {
         Ok(Self::of(&elf, path, Path::new("/")))
     }
 
-    /// Whether there are types and functions.
+    /// Whether there are types.
     pub fn has_types(&self) -> bool {
-        !self.section(".debug_info").1.is_empty()
+        let is_there = |name| !self.section(name).1.is_empty();
+        TYPES.into_iter().any(is_there)
     }
 
     /// Where it was looked for, in order.
@@ -136,10 +150,13 @@ impl Debug {
     }
 }
 
-fn content(elf: &Elf, name: &'static str) -> Option<(u64, Vec<u8>)> {
-    let (address, bytes) = elf.section_of(name)?;
+fn content(elf: &Elf, name: &'static str) -> Option<(u64, Bytes)> {
+    let (address, bytes) = elf.section_bytes(name)?;
     // Of the code only the address counts.
-    let bytes = if name == ".text" { Vec::new() } else { bytes };
+    let bytes = match name {
+        ".text" => Bytes::Copied(Vec::new()),
+        _ => bytes,
+    };
     (name == ".text" || !bytes.is_empty()).then_some((address, bytes))
 }
 

@@ -2,7 +2,11 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::{Deref, Range};
 use std::os::unix::fs::FileExt;
+use std::sync::{Arc, OnceLock};
+
+use windlass_sys::mapped::Mapped;
 
 /// Bytes of a section that are read at most.
 pub const SECTION_MAX: u64 = 512 << 20;
@@ -205,10 +209,31 @@ pub struct Tables {
     pub text: u64,
 }
 
+/// Bytes of a file: mapped if nobody can change them, else a copy.
+#[derive(Debug, Clone)]
+pub enum Bytes {
+    /// Part of a mapped file.
+    Mapped(Arc<Mapped>, Range<usize>),
+    /// A copy.
+    Copied(Vec<u8>),
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Mapped(file, range) => file.get(range.clone()).unwrap_or_default(),
+            Self::Copied(bytes) => bytes,
+        }
+    }
+}
+
 /// A file of the 64-bit little-endian kind.
 #[derive(Debug)]
 pub struct Elf {
     file: File,
+    mapped: OnceLock<Option<Arc<Mapped>>>,
     /// What the file is: executable, library, core.
     pub kind: u16,
     /// For which processor.
@@ -231,6 +256,7 @@ impl Elf {
         }
         let mut elf = Self {
             file,
+            mapped: OnceLock::new(),
             kind: half(&head, 16),
             machine: half(&head, 18),
             segments: Vec::new(),
@@ -334,6 +360,25 @@ impl Elf {
     pub fn section_of(&self, name: &str) -> Option<(u64, Vec<u8>)> {
         let section = self.section(name)?;
         Some((section.address, self.content(section)))
+    }
+
+    /// The address of a section, and its content without a copy if that can be.
+    pub fn section_bytes(&self, name: &str) -> Option<(u64, Bytes)> {
+        let section = self.section(name)?;
+        let is_plain = section.kind != SHT_NOBITS && section.flags & SHF_COMPRESSED == 0;
+        let mapped = || {
+            let mapped = self
+                .mapped
+                .get_or_init(|| Mapped::of(&self.file).map(Arc::new));
+            let start = usize::try_from(section.offset).ok()?;
+            let end = start.checked_add(usize::try_from(section.len).ok()?)?;
+            let mapped = mapped.as_ref()?;
+            mapped.get(start..end)?;
+            Some(Bytes::Mapped(mapped.clone(), start..end))
+        };
+        let bytes = if is_plain { mapped() } else { None };
+        let bytes = bytes.unwrap_or_else(|| Bytes::Copied(self.content(section)));
+        Some((section.address, bytes))
     }
 
     /// Bytes of the whole file.

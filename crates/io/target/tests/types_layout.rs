@@ -3,7 +3,10 @@
 #[allow(dead_code)]
 mod common;
 
-use common::{Fixtures, debug, output, types};
+use std::path::Path;
+use std::process::Command;
+
+use common::{Fixtures, debug, output, skip, types};
 use windlass_types::{Kind, TypeId, Types};
 
 fn ty(types: &Types<'_>, name: &str) -> TypeId {
@@ -57,4 +60,71 @@ fn layouts_are_the_compilers() {
             }
         }
     }
+}
+
+/// Sizes and offsets of BTF are what the program prints: as gcc writes it, and as pahole makes it of DWARF.
+#[test]
+fn layouts_of_btf() {
+    let fixtures = Fixtures::new();
+    let mut all = Vec::new();
+    all.extend(fixtures.build("gcc", &["-gbtf", "-O2"], "server.c"));
+    if let Some(program) = fixtures.build("gcc", &["-g", "-gdwarf-4"], "server.c") {
+        match Command::new("pahole").arg("-J").arg(&program).status() {
+            Ok(done) if done.success() => {
+                let stripped = Command::new("strip")
+                    .args(["-g", "--keep-section=.BTF"])
+                    .arg(&program)
+                    .status();
+                assert!(stripped.is_ok_and(|done| done.success()));
+                all.push(program);
+            }
+            _ => skip("pahole is not installed"),
+        }
+    }
+    for program in &all {
+        let debug = debug(program);
+        let types = types(&debug);
+        assert!(debug.section(".debug_info").1.is_empty() && debug.has_types());
+        assert_eq!(
+            compare(&types, &output(program)),
+            24,
+            "{}",
+            program.display()
+        );
+        let whole = types.definition(ty(&types, "struct conn"), false);
+        assert!(
+            whole.contains("int (*handler)(conn_t *, const char *, ...);"),
+            "{whole}"
+        );
+        assert!(whole.contains("enum state state : 8;"), "{whole}");
+    }
+}
+
+/// The kernel's types: the names that tracing needs, parameters of functions, and a module's types behind the kernel's.
+#[test]
+fn the_kernel_has_types() {
+    let Ok(kernel) = windlass_target::debug::of_kernel("vmlinux") else {
+        return skip("this kernel has no BTF");
+    };
+    let types = Types::of_btf(&kernel, None);
+    let task = ty(&types, "struct task_struct");
+    let comm = types.member(task, "comm").expect("a member");
+    let comm = comm.member().expect("a member").ty;
+    assert_eq!(types.name(comm), "char [16]");
+    let signature = types.signature("vfs_read").expect("a function");
+    let words = signature
+        .parameters
+        .iter()
+        .map(|(name, ty)| types.declaration(*ty, name));
+    let words: Vec<_> = words.collect();
+    assert_eq!(words.first().map(String::as_str), Some("struct file *file"));
+    assert_eq!(types.size(signature.returns), Some(8));
+    let modules = std::fs::read_dir("/sys/kernel/btf").expect("the directory");
+    let mut modules = modules.map(|entry| entry.expect("an entry").file_name());
+    let Some(module) = modules.find(|name| Path::new(name) != Path::new("vmlinux")) else {
+        return skip("this kernel has no modules");
+    };
+    let module = windlass_target::debug::of_kernel(&module.to_string_lossy()).expect("readable");
+    let both = Types::of_btf(&module, Some(&kernel));
+    assert_eq!(both.size(ty(&both, "struct task_struct")), types.size(task));
 }
