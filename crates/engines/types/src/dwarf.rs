@@ -8,12 +8,42 @@ use gimli::{AttributeValue, EndianSlice, LittleEndian};
 
 use crate::lines::{self, Row};
 use crate::outline::Outline;
+use crate::split::{self, Apart, Load, Part};
 use crate::{DEPTH_MAX, Section};
 
 pub(crate) type Reader<'a> = EndianSlice<'a, LittleEndian>;
-pub(crate) type Unit<'a> = gimli::Unit<Reader<'a>>;
 pub(crate) type Entry<'a> = gimli::DebuggingInformationEntry<Reader<'a>>;
 pub(crate) type Value<'a> = AttributeValue<Reader<'a>>;
+type Sections<'a> = gimli::Dwarf<Reader<'a>>;
+
+/// A unit, and the sections that it refers to.
+pub(crate) struct Unit<'a> {
+    pub(crate) inner: gimli::Unit<Reader<'a>>,
+    pub(crate) sections: Rc<Sections<'a>>,
+    /// Those that its lines refer to.
+    pub(crate) line_sections: Rc<Sections<'a>>,
+}
+
+impl<'a> std::ops::Deref for Unit<'a> {
+    type Target = gimli::Unit<Reader<'a>>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.inner
+    }
+}
+
+impl<'a> Unit<'a> {
+    fn of(
+        sections: &Rc<Sections<'a>>,
+        header: gimli::UnitHeader<Reader<'a>>,
+    ) -> gimli::Result<Self> {
+        Ok(Self {
+            inner: sections.unit(header)?,
+            sections: sections.clone(),
+            line_sections: sections.clone(),
+        })
+    }
+}
 
 /// Units that are read at most.
 const UNITS_MAX: usize = 1 << 20;
@@ -37,10 +67,10 @@ impl At {
 
 /// The sections of a file, and its units as far as they were read.
 pub(crate) struct Dwarf<'a> {
-    pub(crate) sections: gimli::Dwarf<Reader<'a>>,
+    files: Vec<File<'a>>,
     slots: Vec<Slot<'a>>,
-    /// Where each unit of `.debug_info` begins, with its number; in order.
-    starts: Vec<(usize, u32)>,
+    /// The number of the file that the programs of a package share.
+    shared: Option<usize>,
     /// Units of one type, by signature.
     signatures: HashMap<u64, At>,
     aranges: Section<'a>,
@@ -48,8 +78,19 @@ pub(crate) struct Dwarf<'a> {
     skipped: Cell<u32>,
 }
 
+/// A file: the program's own, the shared one, or one of a unit that lies apart.
+struct File<'a> {
+    sections: Rc<Sections<'a>>,
+    /// Where each unit of `.debug_info` begins, with its number; in order.
+    starts: Vec<(usize, u32)>,
+}
+
 struct Slot<'a> {
     header: gimli::UnitHeader<Reader<'a>>,
+    /// The number of its file.
+    file: usize,
+    /// What the program has of a unit that lies apart.
+    skeleton: Option<gimli::UnitHeader<Reader<'a>>>,
     unit: OnceCell<Option<Rc<Unit<'a>>>>,
     outline: OnceCell<Option<Rc<Outline<'a>>>>,
     is_plain: OnceCell<bool>,
@@ -73,27 +114,34 @@ fn is_plain(unit: &Unit<'_>) -> bool {
 }
 
 impl<'a> Dwarf<'a> {
-    pub(crate) fn open(load: &dyn Fn(&'static str) -> Section<'a>) -> Self {
-        let read = |id: gimli::SectionId| {
-            Ok::<_, ()>(EndianSlice::new(load(id.name()).bytes, LittleEndian))
-        };
-        let sections = gimli::Dwarf::load(read).unwrap_or_default();
+    pub(crate) fn open(load: Load<'_, 'a>) -> Self {
+        let mut sections = split::sections(load, Part::Own);
+        let shared = split::sections(load, Part::Shared);
+        let has_shared = shared.units().next().is_ok_and(|unit| unit.is_some());
+        if has_shared {
+            sections.set_sup(split::sections(load, Part::Shared));
+        }
         let mut own = Self {
-            sections,
+            files: Vec::new(),
             slots: Vec::new(),
-            starts: Vec::new(),
+            shared: None,
             signatures: HashMap::new(),
-            aranges: load(".debug_aranges"),
+            aranges: load(Part::Own, ".debug_aranges"),
             ranges: OnceCell::new(),
             skipped: Cell::new(0),
         };
-        own.read_headers();
+        own.read_headers(Rc::new(sections), &Apart::of(load));
+        if has_shared {
+            own.shared = Some(own.files.len());
+            own.read_headers(Rc::new(shared), &Apart::of(&|_, _| Section::default()));
+        }
         own
     }
 
-    fn read_headers(&mut self) {
+    fn read_headers(&mut self, sections: Rc<Sections<'a>>, apart: &Apart<'_, 'a>) {
+        let number = self.add_file(sections.clone());
         let mut headers = Vec::new();
-        let mut info = self.sections.units();
+        let mut info = sections.units();
         loop {
             match info.next() {
                 Ok(Some(header)) => headers.push(header),
@@ -107,35 +155,84 @@ impl<'a> Dwarf<'a> {
                 break;
             }
         }
-        let mut types = self.sections.type_units();
+        let mut types = sections.type_units();
         while let Ok(Some(header)) = types.next() {
             if headers.len() >= UNITS_MAX {
                 break;
             }
             headers.push(header);
         }
-        for (number, header) in (0_u32..).zip(headers) {
-            if let Some(at) = header.debug_info_offset() {
-                self.starts.push((at.0, number));
+        let mut others = apart.types(&sections);
+        for header in headers {
+            match apart.unit(&sections, &header) {
+                Some((unit, file)) => {
+                    let other = self.add_file(file.sections.clone());
+                    self.add_unit(other, unit, Some(header));
+                    for unit in file.headers {
+                        self.add_unit(other, unit, None);
+                    }
+                }
+                None => self.add_unit(number, header, None),
             }
-            if let gimli::UnitType::Type {
-                type_signature,
-                type_offset,
-            } = header.type_()
-                && let Ok(offset) = u32::try_from(type_offset.0)
-            {
-                let unit = number;
-                self.signatures
-                    .insert(type_signature.0, At { unit, offset });
-            }
-            self.slots.push(Slot {
-                header,
-                unit: OnceCell::new(),
-                outline: OnceCell::new(),
-                is_plain: OnceCell::new(),
-                rows: OnceCell::new(),
-            });
         }
+        for file in others.drain(..) {
+            let other = self.add_file(file.sections.clone());
+            for unit in file.headers {
+                self.add_unit(other, unit, None);
+            }
+        }
+    }
+
+    fn add_file(&mut self, sections: Rc<Sections<'a>>) -> usize {
+        let starts = Vec::new();
+        self.files.push(File { sections, starts });
+        self.files.len().saturating_sub(1)
+    }
+
+    /// Adds a unit of a file. A skeleton is the file's own, and aranges lead to where it begins.
+    fn add_unit(
+        &mut self,
+        file: usize,
+        header: gimli::UnitHeader<Reader<'a>>,
+        skeleton: Option<gimli::UnitHeader<Reader<'a>>>,
+    ) {
+        let number = u32::try_from(self.slots.len()).unwrap_or(u32::MAX);
+        if self.slots.len() >= UNITS_MAX {
+            return;
+        }
+        let mut starts = |file: usize, header: &gimli::UnitHeader<Reader<'a>>| {
+            if let Some((at, file)) = header.debug_info_offset().zip(self.files.get_mut(file)) {
+                file.starts.push((at.0, number));
+            }
+        };
+        starts(file, &header);
+        if let Some(skeleton) = &skeleton {
+            starts(0, skeleton);
+        }
+        if let gimli::UnitType::Type {
+            type_signature,
+            type_offset,
+        }
+        | gimli::UnitType::SplitType {
+            type_signature,
+            type_offset,
+        } = header.type_()
+            && let Ok(offset) = u32::try_from(type_offset.0)
+        {
+            let unit = number;
+            self.signatures
+                .entry(type_signature.0)
+                .or_insert(At { unit, offset });
+        }
+        self.slots.push(Slot {
+            header,
+            file,
+            skeleton,
+            unit: OnceCell::new(),
+            outline: OnceCell::new(),
+            is_plain: OnceCell::new(),
+            rows: OnceCell::new(),
+        });
     }
 
     fn skip(&self) {
@@ -156,15 +253,35 @@ impl<'a> Dwarf<'a> {
         self.slots.get(usize::try_from(number).ok()?)
     }
 
+    fn read(&self, slot: &Slot<'a>) -> Option<Rc<Unit<'a>>> {
+        let sections = &self.files.get(slot.file)?.sections;
+        let unit = Unit::of(sections, slot.header).ok()?;
+        let unit = match &slot.skeleton {
+            Some(skeleton) => split::join(unit, skeleton, &self.files.first()?.sections).ok()?,
+            None => unit,
+        };
+        Some(Rc::new(unit))
+    }
+
+    /// The unit, not kept, that says where the code of a unit is.
+    fn code_unit(&self, number: u32) -> Option<Rc<Unit<'a>>> {
+        match self.slot(number)?.skeleton {
+            Some(skeleton) => Unit::of(&self.files.first()?.sections, skeleton)
+                .ok()
+                .map(Rc::new),
+            None => self.unit_once(number),
+        }
+    }
+
     /// A unit, kept.
     pub(crate) fn unit(&self, number: u32) -> Option<Rc<Unit<'a>>> {
         let slot = self.slot(number)?;
         let read = || {
-            let unit = self.sections.unit(slot.header);
-            if unit.is_err() {
+            let unit = self.read(slot);
+            if unit.is_none() {
                 self.skip();
             }
-            unit.ok().map(Rc::new)
+            unit
         };
         slot.unit.get_or_init(read).clone()
     }
@@ -174,7 +291,7 @@ impl<'a> Dwarf<'a> {
         let slot = self.slot(number)?;
         match slot.unit.get() {
             Some(unit) => unit.clone(),
-            None => self.sections.unit(slot.header).ok().map(Rc::new),
+            None => self.read(slot),
         }
     }
 
@@ -225,6 +342,15 @@ impl<'a> Dwarf<'a> {
         Some((unit, entry))
     }
 
+    /// The entry that lies at a place of a file's `.debug_info`.
+    fn start(&self, file: usize, at: usize) -> Option<At> {
+        let starts = &self.files.get(file)?.starts;
+        let after = starts.partition_point(|(start, _)| *start <= at);
+        let (start, unit) = *starts.get(after.checked_sub(1)?)?;
+        let offset = u32::try_from(at.checked_sub(start)?).ok()?;
+        Some(At { unit, offset })
+    }
+
     /// The entry that a value of an attribute refers to.
     pub(crate) fn reference(&self, unit: u32, value: &Value<'a>) -> Option<At> {
         match value {
@@ -232,12 +358,8 @@ impl<'a> Dwarf<'a> {
                 let offset = u32::try_from(offset.0).ok()?;
                 Some(At { unit, offset })
             }
-            AttributeValue::DebugInfoRef(offset) => {
-                let after = self.starts.partition_point(|(start, _)| *start <= offset.0);
-                let (start, unit) = *self.starts.get(after.checked_sub(1)?)?;
-                let offset = u32::try_from(offset.0.checked_sub(start)?).ok()?;
-                Some(At { unit, offset })
-            }
+            AttributeValue::DebugInfoRef(offset) => self.start(self.slot(unit)?.file, offset.0),
+            AttributeValue::DebugInfoRefSup(offset) => self.start(self.shared?, offset.0),
             AttributeValue::DebugTypesRef(signature) => self.signatures.get(&signature.0).copied(),
             _ => None,
         }
@@ -256,7 +378,7 @@ impl<'a> Dwarf<'a> {
         name: gimli::DwAt,
     ) -> Option<&'a str> {
         let value = entry.attr_value(name)?;
-        let text = self.sections.attr_string(unit, value).ok()?;
+        let text = unit.sections.attr_string(unit, value).ok()?;
         let text = std::str::from_utf8(text.slice()).ok()?;
         (!text.is_empty()).then_some(text)
     }
@@ -296,8 +418,8 @@ impl<'a> Dwarf<'a> {
         let aranges = gimli::DebugAranges::new(self.aranges.bytes, LittleEndian);
         let mut headers = aranges.headers();
         while let Ok(Some(header)) = headers.next() {
-            let start = AttributeValue::DebugInfoRef(header.debug_info_offset());
-            let Some(at) = self.reference(0, &start).filter(|at| at.offset == 0) else {
+            let at = self.start(0, header.debug_info_offset().0);
+            let Some(at) = at.filter(|at| at.offset == 0) else {
                 continue;
             };
             let mut entries = header.entries();
@@ -312,7 +434,7 @@ impl<'a> Dwarf<'a> {
             }
         }
         for (number, _) in (0_u32..).zip(is_listed).filter(|(_, listed)| !listed) {
-            let Some(unit) = self.unit_once(number) else {
+            let Some(unit) = self.code_unit(number) else {
                 self.skip();
                 continue;
             };
@@ -329,7 +451,7 @@ impl<'a> Dwarf<'a> {
     /// The address that an attribute has. Code that the linker dropped lies at 0: it has none.
     fn address(&self, unit: &Unit<'a>, entry: &Entry<'a>, name: gimli::DwAt) -> Option<u64> {
         let value = entry.attr_value(name)?;
-        let address = self.sections.attr_address(unit, value).ok().flatten();
+        let address = unit.sections.attr_address(unit, value).ok().flatten();
         address.filter(|address| *address != 0)
     }
 
@@ -342,7 +464,7 @@ impl<'a> Dwarf<'a> {
     fn parts(&self, unit: &Unit<'a>, entry: &Entry<'a>, max: usize) -> Vec<std::ops::Range<u64>> {
         let mut all = Vec::new();
         let list = entry.attr_value(gimli::DW_AT_ranges);
-        let list = list.and_then(|value| self.sections.attr_ranges(unit, value).ok().flatten());
+        let list = list.and_then(|value| unit.sections.attr_ranges(unit, value).ok().flatten());
         if let Some(mut list) = list {
             while let Ok(Some(range)) = list.next() {
                 if all.len() >= max {

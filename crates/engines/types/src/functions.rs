@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use crate::dwarf::{At, Dwarf, Entry, Unit};
+use crate::dwarf::{At, Entry, Unit};
 use crate::graph::Types;
 use crate::index::{self, LookupError};
 use crate::node::TypeId;
@@ -85,13 +85,13 @@ fn first<'a, T>(
         .find_map(|(at, unit, entry)| of(*at, unit, entry))
 }
 
-fn declared<'a>(dwarf: &Dwarf<'a>, chain: &Chain<'a>) -> (Option<String>, u32) {
+fn declared(chain: &Chain<'_>) -> (Option<String>, u32) {
     let file = first(chain, |_, unit, entry| {
         let number = match entry.attr_value(gimli::DW_AT_decl_file)? {
             gimli::AttributeValue::FileIndex(number) => number,
             value => value.udata_value()?,
         };
-        lines::file(dwarf, unit, number)
+        lines::file(unit, number)
     });
     let line = first(chain, |_, _, entry| number(entry, gimli::DW_AT_decl_line));
     (
@@ -298,9 +298,7 @@ impl<'a> Types<'a> {
             .dwarf
             .target(unit, entry, gimli::DW_AT_abstract_origin)?;
         let file = match entry.attr_value(gimli::DW_AT_call_file) {
-            Some(gimli::AttributeValue::FileIndex(number)) => {
-                lines::file(frame.dwarf, &frame.unit, number)
-            }
+            Some(gimli::AttributeValue::FileIndex(number)) => lines::file(&frame.unit, number),
             _ => None,
         };
         let line = number(entry, gimli::DW_AT_call_line);
@@ -321,7 +319,7 @@ impl<'a> Types<'a> {
             let name = dwarf.text(unit, entry, gimli::DW_AT_linkage_name);
             name.or_else(|| dwarf.text(unit, entry, gimli::DW_AT_MIPS_linkage_name))
         });
-        let (file, line) = declared(dwarf, &chain);
+        let (file, line) = declared(&chain);
         Some(FunctionRef {
             linkage_name: linkage.filter(|other| *other != name).map(str::to_owned),
             name,

@@ -10,6 +10,7 @@ use crate::dwarf::{At, Dwarf, Entry};
 use crate::flat::Flat;
 use crate::index::{Index, Kind};
 use crate::node::{Member, Node, PointerKind, RecordKind, TypeId};
+use crate::split::{Load, Part};
 use crate::{DEPTH_MAX, Section, pull};
 
 /// The types and functions of one file.
@@ -93,6 +94,14 @@ impl<'a> Types<'a> {
     /// The types that the sections of a file describe. `load` gives a section by its name: those that begin with `.debug_`, `.eh_frame` and
     /// `.BTF`. What a file keeps apart is given as if it were its own. DWARF is taken before BTF.
     pub fn open(load: &dyn Fn(&'static str) -> Section<'a>) -> Self {
+        Self::of_parts(&|part, name| match part {
+            Part::Own => load(name),
+            Part::Shared | Part::Split(_) => Section::default(),
+        })
+    }
+
+    /// The types of a program whose debug data lies in several files; see [`open`](Self::open).
+    pub fn of_parts(load: Load<'_, 'a>) -> Self {
         let dwarf = Dwarf::open(load);
         let dwarf = (dwarf.units() > 0).then_some(dwarf);
         let flat = match dwarf {
@@ -108,7 +117,8 @@ impl<'a> Types<'a> {
     }
 
     /// The first table of types that there is.
-    fn table(load: &dyn Fn(&'static str) -> Section<'a>) -> Option<Box<dyn Flat<'a> + 'a>> {
+    fn table(load: Load<'_, 'a>) -> Option<Box<dyn Flat<'a> + 'a>> {
+        let load = |name| load(Part::Own, name);
         let base = Btf::open(load(".BTF.base").bytes, None);
         let btf = Btf::open(load(".BTF").bytes, base)?;
         Some(Box::new(btf))

@@ -33,7 +33,7 @@
 //! is [`Node::Unknown`]. Nothing panics.
 //!
 //! # Not done
-//! CTF, split DWARF (`.dwo`), supplementary files (dwz), types and static variables local to functions by name, virtual bases.
+//! CTF, types and static variables local to functions by name, virtual bases.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -61,6 +61,7 @@ mod place;
 pub mod print;
 mod pull;
 mod spelled;
+mod split;
 
 pub use flat::Signature;
 pub use functions::{Function, FunctionRef, Inlined, Parameter};
@@ -69,6 +70,7 @@ pub use index::{Found, Kind, LookupError, fits};
 pub use lines::Line;
 pub use node::{Arm, Encoding, Member, Node, PointerKind, RecordKind, TypeId, Variants};
 pub use place::{Piece, Place};
+pub use split::{Load, Part, Skeleton, skeletons};
 
 /// How deep types, scopes and references may nest.
 pub const DEPTH_MAX: usize = 64;

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use crate::dwarf::{Dwarf, Unit};
+use crate::dwarf::Unit;
 use crate::functions::FunctionRef;
 use crate::graph::Types;
 
@@ -19,11 +19,11 @@ pub struct Line {
 }
 
 /// The path of a file of a unit's table.
-pub(crate) fn file<'a>(dwarf: &Dwarf<'a>, unit: &Unit<'a>, number: u64) -> Option<String> {
+pub(crate) fn file<'a>(unit: &Unit<'a>, number: u64) -> Option<String> {
     let header = unit.line_program.as_ref()?.header();
     let file = header.file(number)?;
     let text = |value| {
-        let text = dwarf.sections.attr_string(unit, value).ok()?;
+        let text = unit.line_sections.attr_string(unit, value).ok()?;
         Some(String::from_utf8_lossy(text.slice()).into_owned())
     };
     let name = text(file.path_name())?;
@@ -99,7 +99,7 @@ impl Types<'_> {
             return None;
         }
         let unit = dwarf.unit(number)?;
-        let file = file(dwarf, &unit, row.file)?;
+        let file = file(&unit, row.file)?;
         Some(Line {
             file: file.into(),
             line: row.line,

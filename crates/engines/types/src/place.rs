@@ -9,6 +9,7 @@ use gimli::{
 
 use crate::dwarf::{Dwarf, Entry, Reader, Unit, Value};
 use crate::graph::Types;
+use crate::split::{Load, Part};
 use crate::{STEPS_MAX, Section};
 
 /// Where a value is at one instruction. Registers have DWARF's numbers.
@@ -81,7 +82,8 @@ pub(crate) struct Tables<'a> {
 }
 
 impl<'a> Tables<'a> {
-    pub(crate) fn of(load: &dyn Fn(&'static str) -> Section<'a>) -> Self {
+    pub(crate) fn of(load: Load<'_, 'a>) -> Self {
+        let load = |name| load(Part::Own, name);
         Self {
             eh: load(".eh_frame"),
             eh_header: load(".eh_frame_hdr"),
@@ -196,7 +198,7 @@ impl<'a> Frame<'_, 'a> {
     /// Where a variable or parameter is.
     pub(crate) fn place(&self, entry: &Entry<'a>) -> Place {
         if let Some(value) = entry.attr_value(gimli::DW_AT_const_value) {
-            return constant(self.dwarf, &self.unit, &value);
+            return constant(&self.unit, &value);
         }
         match entry.attr_value(gimli::DW_AT_location) {
             Some(value) => {
@@ -245,7 +247,7 @@ impl<'a> Frame<'_, 'a> {
         if let AttributeValue::Exprloc(expression) = value {
             return self.evaluate(*expression, may_use_base);
         }
-        let list = self.dwarf.sections.attr_locations(&self.unit, *value);
+        let list = self.unit.sections.attr_locations(&self.unit, *value);
         let Ok(Some(mut list)) = list else {
             return BROKEN;
         };
@@ -350,7 +352,7 @@ impl<'a> Frame<'_, 'a> {
             Operation::CallFrameCFA => push(stack, Step::At(Place::Cfa(0))),
             Operation::Address { address } => push(stack, Step::At(Place::Address(address))),
             Operation::AddressIndex { index } => {
-                let address = self.dwarf.sections.address(&self.unit, index);
+                let address = self.unit.sections.address(&self.unit, index);
                 let address = address.map_err(|_| BROKEN)?;
                 push(stack, Step::At(Place::Address(address)))
             }
@@ -456,13 +458,13 @@ fn bytes(bytes: &[u8]) -> Place {
     }
 }
 
-fn constant<'a>(dwarf: &Dwarf<'a>, unit: &Unit<'a>, value: &Value<'a>) -> Place {
+fn constant<'a>(unit: &Unit<'a>, value: &Value<'a>) -> Place {
     match value {
         AttributeValue::Block(block) => bytes(block.slice()),
         AttributeValue::Sdata(value) => Place::Constant(value.cast_unsigned()),
         value => match value.udata_value() {
             Some(value) => Place::Constant(value),
-            None => match dwarf.sections.attr_string(unit, *value) {
+            None => match unit.sections.attr_string(unit, *value) {
                 Ok(text) => Place::Bytes(text.slice().into()),
                 Err(_) => BROKEN,
             },

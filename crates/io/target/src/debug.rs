@@ -4,16 +4,20 @@
 //! A file without `.debug_info` may have it in another: by its build id under `/usr/lib/debug/.build-id`, or by the name in `.gnu_debuglink`.
 //! Each is looked for under the root of the program first, then under that of this host. A file counts if its build id is the same; one
 //! without a build id, if the checksum of the link is its own.
+//!
+//! That file may lean on others: on one that the programs of a package share (dwz), whose build id it names, and on a file for each unit
+//! (`.dwo`) or a package of them beside it (`.dwp`), whose units have numbers that it names.
 
-use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
-use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use windlass_types::{Part, Section, Types};
 
 use crate::elf::{Bytes, Elf};
+use parts::Places;
+
+mod parts;
 
 /// Where debug data is installed.
 const INSTALLED: &str = "/usr/lib/debug";
@@ -21,7 +25,7 @@ const INSTALLED: &str = "/usr/lib/debug";
 const CHECKED_MAX: u64 = 2 << 30;
 
 /// The sections that describe types, functions and frames.
-const NAMES: [&str; 19] = [
+const NAMES: [&str; 32] = [
     ".BTF",
     ".BTF.base",
     ".debug_abbrev",
@@ -41,6 +45,20 @@ const NAMES: [&str; 19] = [
     ".eh_frame",
     ".eh_frame_hdr",
     ".text",
+    // Of units that lie apart.
+    ".debug_abbrev.dwo",
+    ".debug_cu_index",
+    ".debug_info.dwo",
+    ".debug_line.dwo",
+    ".debug_loc.dwo",
+    ".debug_loclists.dwo",
+    ".debug_macinfo.dwo",
+    ".debug_macro.dwo",
+    ".debug_rnglists.dwo",
+    ".debug_str.dwo",
+    ".debug_str_offsets.dwo",
+    ".debug_tu_index",
+    ".debug_types.dwo",
 ];
 
 /// The sections that have types, each kind in its own format.
@@ -54,10 +72,16 @@ pub fn of_kernel(module: &str) -> std::io::Result<Vec<u8>> {
     std::fs::read(Path::new("/sys/kernel/btf").join(module))
 }
 
+type Sections = BTreeMap<&'static str, (u64, Bytes)>;
+
 /// The debug data of a file.
 #[derive(Debug, Default)]
 pub struct Debug {
-    sections: BTreeMap<&'static str, (u64, Bytes)>,
+    sections: Sections,
+    /// What the programs of its package share (dwz).
+    shared: Sections,
+    /// Units in files of their own, by their numbers.
+    splits: HashMap<u64, Sections>,
     looked_in: Vec<String>,
 }
 
@@ -71,12 +95,39 @@ impl Debug {
             false => own.apart(elf, path, root),
         };
         for name in NAMES {
-            let found = apart.as_ref().and_then(|apart| content(apart, name));
+            let found = apart.as_ref().and_then(|(apart, _)| content(apart, name));
             if let Some(section) = found.or_else(|| content(elf, name)) {
                 own.sections.insert(name, section);
             }
         }
+        let (elf, path) = match &apart {
+            Some((apart, place)) => (apart, place.as_path()),
+            None => (elf, path),
+        };
+        let places = Places::of(root);
+        own.shared = parts::shared(elf, path, &places, &mut own.looked_in).unwrap_or_default();
+        own.split(path, &places);
         own
+    }
+
+    /// Adds the units that lie in files of their own: those of the package beside the file, else each from where the compiler put it.
+    fn split(&mut self, path: &Path, places: &Places<'_>) {
+        let skeletons = windlass_types::skeletons(&|part, name| self.part(part, name));
+        if skeletons.is_empty() {
+            return;
+        }
+        if let Some(package) = parts::package(path, places, &mut self.looked_in) {
+            for (name, section) in sections(&package) {
+                self.sections.entry(name).or_insert(section);
+            }
+            return;
+        }
+        let directory = path.parent().unwrap_or(Path::new("/"));
+        for skeleton in skeletons {
+            if let Some(elf) = parts::unit(&skeleton, directory, places, &mut self.looked_in) {
+                self.splits.insert(skeleton.id, sections(&elf));
+            }
+        }
     }
 
     /// The debug data of a file of this host.
@@ -105,19 +156,31 @@ impl Debug {
         section.map_or((0, &[]), |(address, bytes)| (*address, bytes))
     }
 
-    /// The file that has the debug data of another.
-    fn apart(&mut self, elf: &Elf, path: &Path, root: &Path) -> Option<Elf> {
+    /// The address and content of a section of a part of the debug data.
+    pub fn part(&self, part: Part, name: &str) -> Section<'_> {
+        let sections = match part {
+            Part::Own => Some(&self.sections),
+            Part::Shared => Some(&self.shared),
+            Part::Split(id) => self.splits.get(&id),
+        };
+        let found = sections.and_then(|sections| sections.get(name));
+        found.map_or(Section::default(), |(address, bytes)| Section {
+            address: *address,
+            bytes,
+        })
+    }
+
+    /// The types and functions that it describes.
+    pub fn types(&self) -> Types<'_> {
+        Types::of_parts(&|part, name| self.part(part, name))
+    }
+
+    /// The file that has the debug data of another, and where it is.
+    fn apart(&mut self, elf: &Elf, path: &Path, root: &Path) -> Option<(Elf, PathBuf)> {
         let id = elf.build_id();
         let link = link(elf);
         let mut places: Vec<(PathBuf, Option<u32>)> = Vec::new();
-        if let Some((first, rest)) = id.split_first() {
-            let mut name = format!("{INSTALLED}/.build-id/{first:02x}/");
-            for byte in rest {
-                let _ = write!(name, "{byte:02x}");
-            }
-            name.push_str(".debug");
-            places.push((name.into(), None));
-        }
+        places.extend(parts::by_id(&id).map(|place| (place, None)));
         if let (Some((name, sum)), Some(directory)) = (link, path.parent()) {
             let below = directory.strip_prefix("/").unwrap_or(directory);
             let installed = Path::new(INSTALLED).join(below);
@@ -125,58 +188,34 @@ impl Debug {
                 places.push((directory.join(&name), Some(sum)));
             }
         }
-        let host = Path::new("/");
-        let roots = match root == host {
-            true => vec![root],
-            false => vec![root, host],
+        let is_it = |found: &Elf, sum: Option<u32>| match id.is_empty() {
+            true => sum.is_some_and(|sum| checksum(found) == Some(sum)),
+            false => found.build_id() == id,
         };
-        for (place, sum) in &places {
-            self.looked_in.push(place.display().to_string());
-            for root in &roots {
-                let file = below(root, place);
-                let found = file.and_then(|file| Elf::new(file).ok());
-                let is_it = |found: &Elf| match id.is_empty() {
-                    true => sum.is_some_and(|sum| checksum(found) == Some(sum)),
-                    false => found.build_id() == id,
-                };
-                if let Some(found) = found.filter(is_it)
-                    && found.has_section(".debug_info")
-                {
-                    return Some(found);
-                }
-            }
-        }
-        None
+        let roots = Places::of(root);
+        places.into_iter().find_map(|(place, sum)| {
+            let is_it = |found: &Elf| is_it(found, sum) && found.has_section(".debug_info");
+            let found = roots.find(&place, &mut self.looked_in, &is_it)?;
+            Some((found, place))
+        })
     }
 }
 
+/// The sections of a part that lies in a file of its own.
+fn sections(elf: &Elf) -> Sections {
+    let all = NAMES.into_iter().filter(|name| name.starts_with(".debug_"));
+    all.filter_map(|name| Some((name, content(elf, name)?)))
+        .collect()
+}
+
 fn content(elf: &Elf, name: &'static str) -> Option<(u64, Bytes)> {
-    let (address, bytes) = elf.section_bytes(name)?;
+    let (address, bytes) = elf.joined(name)?;
     // Of the code only the address counts.
     let bytes = match name {
         ".text" => Bytes::Copied(Vec::new()),
         _ => bytes,
     };
     (name == ".text" || !bytes.is_empty()).then_some((address, bytes))
-}
-
-/// Opens a regular file of another root; links of that root stay in it.
-fn below(root: &Path, path: &Path) -> Option<File> {
-    let directory = File::open(root).ok()?;
-    let path = path.strip_prefix("/").ok()?;
-    let place = rustix::fs::openat2(
-        &directory,
-        path,
-        OFlags::PATH | OFlags::CLOEXEC,
-        Mode::empty(),
-        ResolveFlags::IN_ROOT,
-    );
-    let place = File::from(place.ok()?);
-    place.metadata().ok().filter(|found| found.is_file())?;
-    let readable = format!("/proc/self/fd/{}", place.as_raw_fd());
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let file = rustix::fs::openat(CWD, readable, flags, Mode::empty());
-    file.ok().map(File::from)
 }
 
 /// The name and checksum in `.gnu_debuglink`.

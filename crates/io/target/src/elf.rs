@@ -381,6 +381,22 @@ impl Elf {
         Some((section.address, bytes))
     }
 
+    /// The content of all sections of one name, one behind the other: a file that is not linked can have several.
+    pub fn joined(&self, name: &str) -> Option<(u64, Bytes)> {
+        let is_it = |section: &&Section| self.name(section) == name.as_bytes();
+        if self.sections.iter().filter(is_it).count() < 2 {
+            return self.section_bytes(name);
+        }
+        let mut whole = Vec::new();
+        for section in self.sections.iter().filter(is_it) {
+            let part = self.content(section);
+            if (whole.len().saturating_add(part.len())) as u64 <= SECTION_MAX {
+                whole.extend(part);
+            }
+        }
+        Some((0, Bytes::Copied(whole)))
+    }
+
     /// Bytes of the whole file.
     pub fn len(&self) -> u64 {
         self.file.metadata().map_or(0, |file| file.len())
@@ -468,6 +484,8 @@ impl Elf {
         notes
             .map(|segment| self.bytes(segment.offset, segment.file_len.min(1 << 20)))
             .find_map(|notes| build_id(&notes))
+            // What programs share of their debug data has no segments.
+            .or_else(|| build_id(&self.section_of(".note.gnu.build-id")?.1))
             .unwrap_or_default()
     }
 

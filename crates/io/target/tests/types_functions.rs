@@ -155,6 +155,7 @@ fn arguments_are_where_they_are_said_to_be() {
             ("-gdwarf-5", "-O0"),
             ("-gdwarf-4", "-O2"),
             ("-gdwarf-5", "-O2"),
+            ("-gsplit-dwarf", "-O2"),
         ] {
             let arguments = ["-g", "-no-pie", version, level];
             let Some(program) = fixtures.build(compiler, &arguments, "server.c") else {

@@ -128,3 +128,115 @@ fn the_kernel_has_types() {
     let both = Types::of_btf(&module, Some(&kernel));
     assert_eq!(both.size(ty(&both, "struct task_struct")), types.size(task));
 }
+
+/// Runs a program of the toolchain; `false`, and a line, if this machine has none.
+fn run(program: &str, arguments: &[&Path]) -> bool {
+    match Command::new(program).args(arguments).output() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            skip(&format!("{program} is not installed"));
+            false
+        }
+        done => {
+            let done = done.expect("started");
+            let why = String::from_utf8_lossy(&done.stderr);
+            assert!(done.status.success(), "{program} {arguments:?}: {why}");
+            true
+        }
+    }
+}
+
+/// Units that lie in files of their own, and in a package; without both the program says nothing, and nothing wrong.
+#[test]
+fn layouts_of_split_units() {
+    let fixtures = Fixtures::new();
+    let cases = [
+        ("gcc", vec!["-gdwarf-4"]),
+        ("gcc", vec!["-gdwarf-5", "-fdebug-types-section"]),
+        ("clang", vec!["-gdwarf-5"]),
+        ("clang", vec!["-gdwarf-4", "-fdebug-types-section"]),
+    ];
+    for (compiler, mut arguments) in cases {
+        let version = arguments[0];
+        arguments.extend(["-g", "-O2", "-gsplit-dwarf"]);
+        let Some(program) = fixtures.build(compiler, &arguments, "server.c") else {
+            continue;
+        };
+        let printed = output(&program);
+        let check = |from: &str| {
+            let debug = debug(&program);
+            let types = types(&debug);
+            let why = format!("{compiler} {arguments:?} {from}: {:?}", debug.looked_in());
+            println!("{why}");
+            assert_eq!(compare(&types, &printed), 24);
+            assert_eq!(types.skipped(), 0);
+            let handle = types.functions("handle").expect("not interrupted");
+            let function = types.at(handle[0].low_pc).expect(&why);
+            assert_eq!(function.parameters.len(), 6, "{why}");
+            let line = types.line(handle[0].low_pc).expect(&why);
+            assert!(line.file.ends_with("server.c") && line.line > 0, "{why}");
+        };
+        check("apart");
+        let units = std::fs::read_dir(program.parent().expect("a directory")).expect("readable");
+        let units = units.map(|entry| entry.expect("an entry").path());
+        let units: Vec<_> = units
+            .filter(|path| path.extension().is_some_and(|end| end == "dwo"))
+            .collect();
+        assert!(!units.is_empty());
+        let package = program.with_extension("dwp");
+        let arguments = [Path::new("-e"), &program, Path::new("-o"), &package];
+        // llvm-dwp 14 does not end on gcc's units of one type in DWARF 5.
+        let is_packed = (compiler, version) != ("gcc", "-gdwarf-5") && run("llvm-dwp", &arguments);
+        for unit in units {
+            std::fs::remove_file(unit).expect("there");
+        }
+        if is_packed {
+            check("packed");
+            std::fs::remove_file(package).expect("there");
+        }
+        let debug = debug(&program);
+        let found = types(&debug).named(Kind::Struct, "conn");
+        assert_eq!(
+            found,
+            Err(windlass_types::LookupError::Absent("conn".to_owned()))
+        );
+    }
+}
+
+/// What two programs share (dwz) is found by its name and build id, and not taken if that is another.
+#[test]
+fn layouts_of_shared_data() {
+    let fixtures = Fixtures::new();
+    for version in ["-gdwarf-4", "-gdwarf-5"] {
+        let arguments = ["-g", "-O2", version];
+        let Some(program) = fixtures.build("gcc", &arguments, "server.c") else {
+            continue;
+        };
+        let other = program.with_extension("other");
+        std::fs::copy(&program, &other).expect("copied");
+        let shared = program.with_extension("shared");
+        if !run("dwz", &[Path::new("-m"), &shared, &program, &other]) {
+            return;
+        }
+        {
+            let debug = debug(&program);
+            let types = types(&debug);
+            assert_eq!(compare(&types, &output(&program)), 24, "{version}");
+            assert_eq!(types.skipped(), 0);
+        }
+        let mut bytes = std::fs::read(&shared).expect("there");
+        let id = windlass_target::Elf::new(std::fs::File::open(&shared).expect("there"));
+        let id = id.expect("an ELF file").build_id();
+        let at = bytes.windows(id.len()).position(|part| part == id);
+        bytes[at.expect("in it")] ^= 1;
+        std::fs::write(&shared, bytes).expect("written");
+        let debug = debug(&program);
+        let types = types(&debug);
+        assert!(types.named(Kind::Struct, "conn").is_err(), "{version}");
+        assert!(
+            debug
+                .looked_in()
+                .iter()
+                .any(|place| place.ends_with(".shared"))
+        );
+    }
+}

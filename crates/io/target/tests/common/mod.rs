@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use windlass_target::Debug;
-use windlass_types::{Section, Types};
+use windlass_types::Types;
 
 /// A directory of programs, removed with the test.
 pub struct Fixtures(tempfile::TempDir);
@@ -28,6 +28,8 @@ impl Fixtures {
             .arg(&source)
             .arg("-o")
             .arg(&out)
+            // clang writes split units here.
+            .current_dir(self.0.path())
             .output();
         match done {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -55,10 +57,7 @@ pub fn debug(program: &Path) -> Debug {
 }
 
 pub fn types(debug: &Debug) -> Types<'_> {
-    Types::open(&|name| {
-        let (address, bytes) = debug.section(name);
-        Section { address, bytes }
-    })
+    debug.types()
 }
 
 /// Says why a part of the test that runs is left out.

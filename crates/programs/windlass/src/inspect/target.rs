@@ -7,7 +7,7 @@ use windlass_api::ErrorCode;
 use windlass_target::maps::{self, Mapping};
 use windlass_target::{Core, Memory, Module, Modules, Process};
 use windlass_types::print::World;
-use windlass_types::{Kind, LookupError, Node, Place, Section, TypeId, Types};
+use windlass_types::{Kind, LookupError, Node, Place, TypeId, Types};
 
 use crate::failure::Failure;
 use crate::suggest;
@@ -132,11 +132,8 @@ impl<'a> Target<'a> {
     /// The types of a file.
     pub(super) fn types(&self, module: usize) -> &Types<'a> {
         self.types[module].get_or_init(|| {
-            let debug = self.modules().get(module).map(Module::debug);
-            Types::open(&|name| {
-                let (address, bytes) = debug.map_or((0, &[][..]), |debug| debug.section(name));
-                Section { address, bytes }
-            })
+            let module = self.modules().get(module);
+            module.map_or_else(Types::default, |module| module.debug().types())
         })
     }
 

@@ -10,7 +10,7 @@ use windlass_target::elf::Functions;
 use windlass_target::instructions::{self, Spot};
 use windlass_target::maps::{self, Mapping};
 use windlass_target::{Elf, demangle};
-use windlass_types::{FunctionRef, Parameter, Place, Section, TypeId, Types, fits};
+use windlass_types::{FunctionRef, Parameter, Place, TypeId, Types, fits};
 
 use crate::suggest;
 
@@ -151,10 +151,7 @@ impl Module {
 
     /// The types that its debug data has.
     pub(super) fn types(&self) -> Types<'_> {
-        Types::open(&|name| {
-            let (address, bytes) = self.debug.section(name);
-            Section { address, bytes }
-        })
+        self.debug.types()
     }
 
     /// Where debug data was looked for, if there is none.
