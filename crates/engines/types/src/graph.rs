@@ -1,14 +1,14 @@
 //! All types of a file.
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::btf::Btf;
 use crate::dwarf::{At, Dwarf, Entry};
 use crate::flat::Flat;
-use crate::index::{Index, Kind};
+use crate::index::{Found, Index, Kind};
 use crate::node::{Member, Node, PointerKind, RecordKind, TypeId};
 use crate::split::{Load, Part};
 use crate::{DEPTH_MAX, Section, pull};
@@ -21,6 +21,8 @@ pub struct Types<'a> {
     pub(crate) tables: crate::place::Tables<'a>,
     slots: RefCell<Vec<Slot>>,
     by_entry: RefCell<HashMap<At, TypeId>>,
+    /// Types that were declared by a person.
+    declared: RefCell<BTreeMap<(String, Kind), TypeId>>,
     pub(crate) index: OnceCell<Index<'a>>,
     interrupt: Option<&'a AtomicBool>,
     /// Types that are being read, each for the one before.
@@ -83,6 +85,7 @@ impl Default for Types<'_> {
             tables: crate::place::Tables::default(),
             slots: RefCell::new(vec![Slot::Ready(Node::Void)]),
             by_entry: RefCell::default(),
+            declared: RefCell::default(),
             index: OnceCell::new(),
             interrupt: None,
             reading: Cell::new(0),
@@ -465,8 +468,24 @@ impl<'a> Types<'a> {
     /// # Errors
     /// See [`LookupError`](crate::LookupError).
     pub fn named(&self, kind: Kind, name: &str) -> Result<TypeId, crate::LookupError> {
+        if let Some(id) = self.declared.borrow().get(&(name.to_owned(), kind)) {
+            return Ok(*id);
+        }
         let found = self.find(kind, name)?;
         Ok(self.promise(found))
+    }
+
+    pub(crate) fn set_declared(&self, kind: Kind, name: &str, ty: TypeId) {
+        self.declared
+            .borrow_mut()
+            .insert((name.to_owned(), kind), ty);
+    }
+
+    /// The names that were declared by a person.
+    pub(crate) fn declared(&self) -> Vec<Found> {
+        let declared = self.declared.borrow();
+        let names = declared.keys().cloned();
+        names.map(|(name, kind)| Found { kind, name }).collect()
     }
 }
 

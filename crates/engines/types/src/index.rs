@@ -385,6 +385,8 @@ impl<'a> Types<'a> {
                 name: index.qualified(name),
             })
             .collect();
+        let declared = self.declared().into_iter();
+        all.extend(declared.filter(|found| wanted(found.kind) && fits(pattern, &found.name)));
         all.sort_by(|a, b| (&a.name, a.kind).cmp(&(&b.name, b.kind)));
         all.dedup();
         Ok(all)
@@ -404,7 +406,9 @@ impl<'a> Types<'a> {
                 name: whole,
             })
         });
-        Ok(fitting.take(max).collect())
+        let declared = self.declared().into_iter();
+        let declared = declared.filter(|found| found.name.starts_with(prefix));
+        Ok(declared.chain(fitting).take(max).collect())
     }
 
     /// A variable outside of functions: its type and place.

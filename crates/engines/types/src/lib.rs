@@ -10,7 +10,7 @@
 //!        |
 //!   Types                                nodes by TypeId, functions by address and by name, lines, printing
 //!        |
-//!   gimli, BTF                           DWARF 2 to 5; tables of types
+//!   gimli, BTF, C                        DWARF 2 to 5; tables of types; declarations that a person writes
 //!        |
 //!   bytes of sections                    given by the caller (windlass-target reads files)
 //! ```
@@ -49,6 +49,7 @@
 
 mod btf;
 mod bytes;
+mod declare;
 mod dwarf;
 mod flat;
 mod functions;
@@ -63,6 +64,7 @@ mod pull;
 mod spelled;
 mod split;
 
+pub use declare::DeclareError;
 pub use flat::Signature;
 pub use functions::{Function, FunctionRef, Inlined, Parameter};
 pub use graph::{Path, Step, Types};

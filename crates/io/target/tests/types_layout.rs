@@ -23,6 +23,9 @@ fn compare(types: &Types<'_>, printed: &str) -> usize {
     let mut count = 0;
     for line in printed.lines() {
         let (what, number) = line.rsplit_once(' ').expect("words");
+        if what == "sizeof uint16_t" && types.is_empty() {
+            continue;
+        }
         if let Some(name) = what.strip_prefix("sizeof ") {
             let size = types.size(ty(types, name));
             assert_eq!(size, number.parse().ok(), "{line}");
@@ -239,4 +242,42 @@ fn layouts_of_shared_data() {
                 .any(|place| place.ends_with(".shared"))
         );
     }
+}
+
+/// The types of the C fixture as a person writes them, without debug data: sizes and offsets are what the program prints; so are those of what
+/// the preprocessor makes of its headers.
+#[test]
+fn layouts_of_declarations() {
+    let fixtures = Fixtures::new();
+    let Some(program) = fixtures.build("gcc", &["-O2"], "server.c") else {
+        return;
+    };
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/server.c");
+    let text = std::fs::read_to_string(&source).expect("readable");
+    let first = text.find("struct addr {").expect("the first type");
+    let last = text.find("struct opaque;").expect("behind the last");
+    let types = Types::default();
+    let found = types.declare(&text[first..last]).expect("declarations");
+    assert_eq!(found.len(), 5, "{found:?}");
+    let printed = output(&program);
+    assert_eq!(
+        compare(&types, &printed),
+        23,
+        "all but uint16_t, which is C's"
+    );
+    let whole = types.definition(ty(&types, "struct conn"), false);
+    assert!(
+        whole.contains("int (*handler)(conn_t *, char *, ...);"),
+        "{whole}"
+    );
+    types
+        .declare("struct __attribute__((packed)) tight { char a; long b; short c : 3, d : 14; }; struct odd { char a; int : 0; char b; };")
+        .expect("declarations");
+    let (tight, odd) = (ty(&types, "struct tight"), ty(&types, "struct odd"));
+    assert_eq!((types.size(tight), types.size(odd)), (Some(12), Some(5)));
+    let bits = |name| types.member(tight, name).map(|path| path.bit_offset());
+    assert_eq!(
+        [bits("b"), bits("c"), bits("d")],
+        [Some(8), Some(72), Some(75)]
+    );
 }
