@@ -10,13 +10,14 @@
 //! cargo run -p xtask check            every rule; names what breaks one
 //! cargo run -p xtask generate         manual pages, completions, schemas, tables in the guides
 //! cargo run -p xtask pages [--check]  manual pages and completions alone
+//! cargo run -p xtask types FULL FILE  FILE.types: the types of FULL, which FILE was stripped from
 //! ```
 #![forbid(unsafe_code)]
 
 mod check;
 mod pages;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -35,6 +36,13 @@ enum Task {
         #[arg(long)]
         check: bool,
     },
+    /// Write the type file of an installed program beside it.
+    Types {
+        /// The program with full debug information.
+        full: PathBuf,
+        /// The same file, stripped, as it is installed.
+        installed: PathBuf,
+    },
 }
 
 /// Where the source tree lies that this program was built from.
@@ -52,6 +60,12 @@ fn main() -> Result<ExitCode> {
         Task::Generate => check::write(root)?,
         Task::Pages { check: true } => pages::check(root)?,
         Task::Pages { check: false } => pages::write(root)?,
+        Task::Types { full, installed } => {
+            let bytes = windlass_target::debug::type_file(&full, &installed)?;
+            let mut name = installed.into_os_string();
+            name.push(".types");
+            std::fs::write(&name, bytes).with_context(|| format!("writing {}", name.display()))?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::btf::Btf;
+use crate::compact::Compact;
 use crate::dwarf::{At, Dwarf, Entry};
 use crate::flat::Flat;
 use crate::index::{Found, Index, Kind};
@@ -29,6 +30,8 @@ pub struct Types<'a> {
     reading: Cell<usize>,
 }
 
+/// The name under which a type file is given as if it were a section.
+pub const TYPE_FILE: &str = ".windlass.types";
 /// Types that are read one for the other: more make no program.
 const READING_MAX: usize = 32;
 /// Members that a search looks at.
@@ -95,7 +98,7 @@ impl Default for Types<'_> {
 
 impl<'a> Types<'a> {
     /// The types that the sections of a file describe. `load` gives a section by its name: those that begin with `.debug_`, `.eh_frame` and
-    /// `.BTF`. What a file keeps apart is given as if it were its own. DWARF is taken before BTF.
+    /// `.BTF`, and [`TYPE_FILE`]. What a file keeps apart is given as if it were its own. DWARF is taken before BTF.
     pub fn open(load: &dyn Fn(&'static str) -> Section<'a>) -> Self {
         Self::of_parts(&|part, name| match part {
             Part::Own => load(name),
@@ -107,9 +110,12 @@ impl<'a> Types<'a> {
     pub fn of_parts(load: Load<'_, 'a>) -> Self {
         let dwarf = Dwarf::open(load);
         let dwarf = (dwarf.units() > 0).then_some(dwarf);
-        let flat = match dwarf {
-            Some(_) => None,
-            None => Self::table(load),
+        // A program without types can have lines and functions, and its types in a file of windlass's own.
+        let own = Compact::open(load(Part::Own, TYPE_FILE).bytes);
+        let flat: Option<Box<dyn Flat<'a> + 'a>> = match (own, &dwarf) {
+            (Some(own), _) => Some(Box::new(own)),
+            (None, Some(_)) => None,
+            (None, None) => Self::table(load),
         };
         Self {
             dwarf,

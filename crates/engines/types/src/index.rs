@@ -418,20 +418,23 @@ impl<'a> Types<'a> {
     pub fn variable(&self, name: &str) -> Result<(TypeId, Place), LookupError> {
         let at = self.find(Kind::Variable, name)?;
         let absent = || LookupError::Absent(name.to_owned());
+        self.located(at).ok_or_else(absent)
+    }
+
+    /// The type and place of a variable.
+    pub(crate) fn located(&self, at: At) -> Option<(TypeId, Place)> {
         if at.is_flat() {
-            let found = self.flat().and_then(|flat| flat.variable(self, at.offset));
-            let (ty, address) = found.ok_or_else(absent)?;
-            let place = address.map_or(place::BY_SYMBOL, Place::Address);
-            return Ok((ty, place));
+            let (ty, address) = self.flat()?.variable(self, at.offset)?;
+            return Some((ty, address.map_or(place::BY_SYMBOL, Place::Address)));
         }
-        let dwarf = self.dwarf().ok_or_else(absent)?;
+        let dwarf = self.dwarf()?;
         let chain = dwarf.chain(at);
-        let (_, unit, entry) = chain.first().ok_or_else(absent)?;
+        let (_, unit, entry) = chain.first()?;
         let typed = chain
             .iter()
             .find(|(.., entry)| entry.has_attr(gimli::DW_AT_type));
         let ty = typed.map_or(TypeId::VOID, |(at, _, entry)| self.type_of(at.unit, entry));
-        Ok((ty, place::fixed(dwarf, unit.clone(), entry)))
+        Some((ty, place::fixed(dwarf, unit.clone(), entry)))
     }
 
     /// The main source file of an entry's unit.

@@ -49,6 +49,7 @@
 
 mod btf;
 mod bytes;
+mod compact;
 mod declare;
 mod dwarf;
 mod flat;
@@ -63,11 +64,13 @@ pub mod print;
 mod pull;
 mod spelled;
 mod split;
+mod write;
 
+pub use compact::build_id;
 pub use declare::DeclareError;
 pub use flat::Signature;
 pub use functions::{Function, FunctionRef, Inlined, Parameter};
-pub use graph::{Path, Step, Types};
+pub use graph::{Path, Step, TYPE_FILE, Types};
 pub use index::{Found, Kind, LookupError, fits};
 pub use lines::Line;
 pub use node::{Arm, Encoding, Member, Node, PointerKind, RecordKind, TypeId, Variants};

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use windlass_types::{Part, Section, Types};
+use windlass_types::{Part, Section, TYPE_FILE, Types};
 
 use crate::elf::{Bytes, Elf};
 use parts::Places;
@@ -62,7 +62,7 @@ const NAMES: [&str; 32] = [
 ];
 
 /// The sections that have types, each kind in its own format.
-const TYPES: [&str; 2] = [".debug_info", ".BTF"];
+const TYPES: [&str; 3] = [".debug_info", ".BTF", TYPE_FILE];
 
 /// The kernel's own types, as BTF, or those of a module of it.
 ///
@@ -70,6 +70,52 @@ const TYPES: [&str; 2] = [".debug_info", ".BTF"];
 /// If the kernel does not offer them.
 pub fn of_kernel(module: &str) -> std::io::Result<Vec<u8>> {
     std::fs::read(Path::new("/sys/kernel/btf").join(module))
+}
+
+/// Why a type file cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum TypeFileError {
+    /// A program cannot be read.
+    #[error("{0} cannot be read: {1}")]
+    Unreadable(PathBuf, std::io::Error),
+    /// Nothing would find the file.
+    #[error("{0} has no build id")]
+    NoBuildId(PathBuf),
+    /// Addresses of the one mean nothing in the other.
+    #[error("{0} and {1} have different build ids")]
+    Different(PathBuf, PathBuf),
+    /// There is nothing to write.
+    #[error("{0} has no types: compile it with -C debuginfo=full")]
+    NoTypes(PathBuf),
+}
+
+/// The type file of an installed program, which was stripped: types and variables of what it was stripped from. It belongs beside the
+/// installed one, as `PROGRAM.types`.
+///
+/// # Errors
+/// See [`TypeFileError`]. Stripping keeps the build id; another build has another one.
+pub fn type_file(full: &Path, installed: &Path) -> Result<Vec<u8>, TypeFileError> {
+    let open = |path: &Path| {
+        let elf = File::open(path).and_then(Elf::new);
+        elf.map_err(|error| TypeFileError::Unreadable(path.to_owned(), error))
+    };
+    let (from, to) = (open(full)?, open(installed)?);
+    let id = to.build_id();
+    if id.is_empty() {
+        return Err(TypeFileError::NoBuildId(installed.into()));
+    }
+    if id != from.build_id() {
+        return Err(TypeFileError::Different(full.into(), installed.into()));
+    }
+    let debug = Debug::of(&from, full, Path::new("/"));
+    let types = debug.types();
+    let has_some = types.search("*", &|kind| kind.is_type());
+    if has_some.is_ok_and(|found| found.is_empty()) {
+        return Err(TypeFileError::NoTypes(full.into()));
+    }
+    types
+        .to_file(&id)
+        .map_err(|_| TypeFileError::NoTypes(full.into()))
 }
 
 type Sections = BTreeMap<&'static str, (u64, Bytes)>;
@@ -100,11 +146,14 @@ impl Debug {
                 own.sections.insert(name, section);
             }
         }
+        let places = Places::of(root);
+        let types = parts::type_file(&elf.build_id(), path, &places, &mut own.looked_in);
+        own.sections
+            .extend(types.map(|bytes| (TYPE_FILE, (0, bytes))));
         let (elf, path) = match &apart {
             Some((apart, place)) => (apart, place.as_path()),
             None => (elf, path),
         };
-        let places = Places::of(root);
         own.shared = parts::shared(elf, path, &places, &mut own.looked_in).unwrap_or_default();
         own.split(path, &places);
         own

@@ -218,6 +218,20 @@ pub enum Bytes {
     Copied(Vec<u8>),
 }
 
+impl Bytes {
+    /// All of a file, up to [`SECTION_MAX`].
+    pub(crate) fn of(file: &File) -> Option<Self> {
+        let len = file.metadata().ok()?.len();
+        if let Some(mapped) = Mapped::of(file) {
+            let range = 0..mapped.len();
+            return Some(Self::Mapped(Arc::new(mapped), range));
+        }
+        let mut bytes = vec![0; usize::try_from(len.min(SECTION_MAX)).ok()?];
+        file.read_exact_at(&mut bytes, 0).ok()?;
+        Some(Self::Copied(bytes))
+    }
+}
+
 impl Deref for Bytes {
     type Target = [u8];
 

@@ -221,6 +221,91 @@ fn compare(types: &Types<'_>, printed: &str, wanted: usize) {
     assert_eq!(count, wanted);
 }
 
+/// The variables of the Rust fixture.
+fn rust_objects(types: &Types<'_>, image: &Image) {
+    let all = show(types, image, "states::ALL", Limits::default());
+    assert_eq!(
+        all,
+        "states::Conn { id = 7, state = Busy { since = 3, name = \"a\\u{1b}b\" }, next = Some(0x*), tag = None, \
+     pair = (7, -7), small = Some(false), big = -3, letter = 'ß', ratio = 0.5, order = Less }"
+    );
+    let idle = show(types, image, "states::IDLE", Limits::default());
+    assert!(
+        idle.contains("state = Idle, next = None, tag = Some(\"tag\")"),
+        "{idle}"
+    );
+    assert!(idle.contains("small = Some(true)"), "{idle}");
+    let last = show(types, image, "states::LAST", Limits::default());
+    assert!(
+        last.contains("state = Lost(-4, 1099511627776), next = None"),
+        "{last}"
+    );
+    assert!(last.contains("small = None"), "{last}");
+}
+
+/// The stripped program shows the same with a type file beside it, and nothing with that of another build.
+fn installed(full: &Path) {
+    let program = full.with_extension("stripped");
+    let stripped = std::process::Command::new("strip")
+        .args(["-g", "-o"])
+        .args([&program, full])
+        .status();
+    assert!(stripped.is_ok_and(|done| done.success()));
+    let whole = windlass_target::debug::type_file(full, &program).expect("a type file");
+    let id = windlass_types::build_id(&whole).map(<[u8]>::to_vec);
+    let mut beside = program.clone().into_os_string();
+    beside.push(".types");
+    std::fs::write(&beside, &whole).expect("written");
+    println!(
+        "{} bytes of types, {:?} of debug data",
+        whole.len(),
+        std::fs::metadata(full).map(|file| file.len())
+    );
+    {
+        let debug = debug(&program);
+        let types = types(&debug);
+        compare(&types, &output(full), 7);
+        rust_objects(&types, &Image::of(&program));
+    }
+    let mut other = whole.clone();
+    other[9] ^= 1;
+    assert_ne!(windlass_types::build_id(&other), id.as_deref());
+    std::fs::write(&beside, &other).expect("written");
+    let other = debug(&program);
+    assert!(types(&other).variable("states::ALL").is_err());
+    // Whatever is in it, nothing panics.
+    let mut random = 88_172_645_463_325_252_u64;
+    for round in 0..200 {
+        let mut changed = whole.clone();
+        for _ in 0..8 {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            let at = (random >> 33) as usize % changed.len();
+            changed[at] = (random >> 20) as u8;
+        }
+        if round % 4 == 0 {
+            changed.truncate((random >> 33) as usize % whole.len());
+        }
+        let types = Types::open(&|name| windlass_types::Section {
+            address: 0,
+            bytes: if name == windlass_types::TYPE_FILE {
+                &changed
+            } else {
+                &[]
+            },
+        });
+        for found in types
+            .search("*Conn*", &|kind| kind.is_type())
+            .expect("names")
+        {
+            if let Ok(ty) = types.named(found.kind, &found.name) {
+                assert!(types.definition(ty, true).len() < 64 << 20);
+            }
+        }
+    }
+}
+
 /// Rust enums by their arms, with niches; text, tuples, references; sizes and offsets as the program prints them.
 #[test]
 fn rust_values() {
@@ -241,24 +326,8 @@ fn rust_values() {
         let types = types(&debug);
         compare(&types, &output(&program), 7);
         let image = Image::of(&program);
-        let all = show(&types, &image, "states::ALL", Limits::default());
-        assert_eq!(
-            all,
-            "states::Conn { id = 7, state = Busy { since = 3, name = \"a\\u{1b}b\" }, next = Some(0x*), tag = None, \
-             pair = (7, -7), small = Some(false), big = -3, letter = 'ß', ratio = 0.5, order = Less }"
-        );
-        let idle = show(&types, &image, "states::IDLE", Limits::default());
-        assert!(
-            idle.contains("state = Idle, next = None, tag = Some(\"tag\")"),
-            "{idle}"
-        );
-        assert!(idle.contains("small = Some(true)"), "{idle}");
-        let last = show(&types, &image, "states::LAST", Limits::default());
-        assert!(
-            last.contains("state = Lost(-4, 1099511627776), next = None"),
-            "{last}"
-        );
-        assert!(last.contains("small = None"), "{last}");
+        rust_objects(&types, &image);
+        installed(&program);
         let weigh = types.functions("states::weigh").expect("an index");
         let weigh = types
             .at(weigh.first().expect("a function").low_pc)

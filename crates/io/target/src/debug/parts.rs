@@ -10,7 +10,7 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use windlass_types::Skeleton;
 
 use super::{INSTALLED, Sections, sections};
-use crate::elf::Elf;
+use crate::elf::{Bytes, Elf};
 
 /// Names of places that are kept for the error message.
 const LOOKED_MAX: usize = 64;
@@ -42,6 +42,25 @@ impl<'p> Places<'p> {
             is_it(&found).then_some(found)
         })
     }
+}
+
+/// windlass's own type file of a program: beside it, or installed by build id.
+pub(super) fn type_file(
+    id: &[u8],
+    path: &Path,
+    places: &Places<'_>,
+    looked_in: &mut Vec<String>,
+) -> Option<Bytes> {
+    let mut beside = OsString::from(path);
+    beside.push(".types");
+    let installed = by_id(id)?.with_extension("types");
+    [PathBuf::from(beside), installed].iter().find_map(|place| {
+        looked_in.push(place.display().to_string());
+        places.0.iter().find_map(|root| {
+            let bytes = Bytes::of(&below(root, place)?)?;
+            (windlass_types::build_id(&bytes) == Some(id)).then_some(bytes)
+        })
+    })
 }
 
 /// Opens a regular file of another root; links of that root stay in it.
