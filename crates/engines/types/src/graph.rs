@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::btf::Btf;
 use crate::compact::Compact;
+use crate::ctf::Ctf;
 use crate::dwarf::{At, Dwarf, Entry};
 use crate::flat::Flat;
 use crate::index::{Found, Index, Kind};
@@ -98,7 +99,7 @@ impl Default for Types<'_> {
 
 impl<'a> Types<'a> {
     /// The types that the sections of a file describe. `load` gives a section by its name: those that begin with `.debug_`, `.eh_frame` and
-    /// `.BTF`, and [`TYPE_FILE`]. What a file keeps apart is given as if it were its own. DWARF is taken before BTF.
+    /// `.ctf` (see [`plain_ctf`](crate::plain_ctf)), `.BTF`, and [`TYPE_FILE`]. What a file keeps apart is given as if it were its own. DWARF is taken before CTF and BTF.
     pub fn open(load: &dyn Fn(&'static str) -> Section<'a>) -> Self {
         Self::of_parts(&|part, name| match part {
             Part::Own => load(name),
@@ -128,6 +129,10 @@ impl<'a> Types<'a> {
     /// The first table of types that there is.
     fn table(load: Load<'_, 'a>) -> Option<Box<dyn Flat<'a> + 'a>> {
         let load = |name| load(Part::Own, name);
+        let ctf = Ctf::open(load(".ctf").bytes, &|name| load(name).bytes);
+        if let Some(ctf) = ctf {
+            return Some(Box::new(ctf));
+        }
         let base = Btf::open(load(".BTF.base").bytes, None);
         let btf = Btf::open(load(".BTF").bytes, base)?;
         Some(Box::new(btf))

@@ -10,7 +10,7 @@
 //!        |
 //!   Types                                nodes by TypeId, functions by address and by name, lines, printing
 //!        |
-//!   gimli, BTF, C                        DWARF 2 to 5; tables of types; declarations that a person writes
+//!   gimli, BTF, CTF, C                   DWARF 2 to 5; tables of types; declarations that a person writes
 //!        |
 //!   bytes of sections                    given by the caller (windlass-target reads files)
 //! ```
@@ -33,7 +33,7 @@
 //! is [`Node::Unknown`]. Nothing panics.
 //!
 //! # Not done
-//! CTF, types and static variables local to functions by name, virtual bases.
+//! CTF of illumos (another format of that name), types and static variables local to functions by name, virtual bases.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -50,6 +50,7 @@
 mod btf;
 mod bytes;
 mod compact;
+mod ctf;
 mod declare;
 mod dwarf;
 mod flat;
@@ -67,6 +68,7 @@ mod split;
 mod write;
 
 pub use compact::build_id;
+pub use ctf::{Inflate, plain_ctf};
 pub use declare::DeclareError;
 pub use flat::Signature;
 pub use functions::{Function, FunctionRef, Inlined, Parameter};

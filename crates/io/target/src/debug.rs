@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use windlass_types::{Part, Section, TYPE_FILE, Types};
 
-use crate::elf::{Bytes, Elf};
+use crate::elf::{Bytes, Elf, SECTION_MAX};
 use parts::Places;
 
 mod parts;
@@ -25,7 +25,12 @@ const INSTALLED: &str = "/usr/lib/debug";
 const CHECKED_MAX: u64 = 2 << 30;
 
 /// The sections that describe types, functions and frames.
-const NAMES: [&str; 32] = [
+const NAMES: [&str; 37] = [
+    ".ctf",
+    ".dynstr",
+    ".dynsym",
+    ".symtab",
+    ".strtab",
     ".BTF",
     ".BTF.base",
     ".debug_abbrev",
@@ -62,7 +67,7 @@ const NAMES: [&str; 32] = [
 ];
 
 /// The sections that have types, each kind in its own format.
-const TYPES: [&str; 3] = [".debug_info", ".BTF", TYPE_FILE];
+const TYPES: [&str; 4] = [".debug_info", ".BTF", ".ctf", TYPE_FILE];
 
 /// The kernel's own types, as BTF, or those of a module of it.
 ///
@@ -250,6 +255,20 @@ impl Debug {
     }
 }
 
+/// Inflates what zlib made.
+fn inflate(data: &[u8], uncompressed_size: u64) -> Option<Vec<u8>> {
+    use object::read::{CompressedData, CompressionFormat};
+    let format = CompressionFormat::Zlib;
+    let data = CompressedData {
+        format,
+        data,
+        uncompressed_size,
+    };
+    let is_bounded = uncompressed_size <= SECTION_MAX;
+    let whole = is_bounded.then(|| data.decompress().ok())??;
+    Some(whole.into_owned())
+}
+
 /// The sections of a part that lies in a file of its own.
 fn sections(elf: &Elf) -> Sections {
     let all = NAMES.into_iter().filter(|name| name.starts_with(".debug_"));
@@ -262,6 +281,10 @@ fn content(elf: &Elf, name: &'static str) -> Option<(u64, Bytes)> {
     // Of the code only the address counts.
     let bytes = match name {
         ".text" => Bytes::Copied(Vec::new()),
+        ".ctf" => {
+            let whole = windlass_types::plain_ctf(&bytes, &inflate)?.into_owned();
+            Bytes::Copied(whole)
+        }
         _ => bytes,
     };
     (name == ".text" || !bytes.is_empty()).then_some((address, bytes))

@@ -65,12 +65,16 @@ fn layouts_are_the_compilers() {
     }
 }
 
-/// Sizes and offsets of BTF are what the program prints: as gcc writes it, and as pahole makes it of DWARF.
+/// Sizes and offsets of BTF and CTF are what the program prints: as gcc writes them, and as pahole makes BTF of DWARF.
 #[test]
-fn layouts_of_btf() {
+fn layouts_of_btf_and_ctf() {
     let fixtures = Fixtures::new();
     let mut all = Vec::new();
     all.extend(fixtures.build("gcc", &["-gbtf", "-O2"], "server.c"));
+    all.extend(fixtures.build("gcc", &["-gctf", "-O2"], "server.c"));
+    // Functions and variables that the dynamic loader knows are described.
+    let exported = ["-gctf", "-O1", "-rdynamic"];
+    all.extend(fixtures.build("gcc", &exported, "server.c"));
     if let Some(program) = fixtures.build("gcc", &["-g", "-gdwarf-4"], "server.c") {
         match Command::new("pahole").arg("-J").arg(&program).status() {
             Ok(done) if done.success() => {
@@ -100,6 +104,17 @@ fn layouts_of_btf() {
             "{whole}"
         );
         assert!(whole.contains("enum state state : 8;"), "{whole}");
+        if program.to_string_lossy().contains("rdynamic") {
+            let handle = types.signature("handle").expect("a function");
+            assert_eq!(handle.parameters.len(), 6);
+            assert_eq!(types.name(handle.parameters[3].1), "struct big");
+            let (ty, place) = types.variable("all").expect("a variable");
+            assert_eq!(types.name(ty), "struct conn");
+            assert!(
+                matches!(place, windlass_types::Place::Address(_)),
+                "{place:?}"
+            );
+        }
     }
 }
 
