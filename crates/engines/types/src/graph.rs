@@ -26,6 +26,8 @@ pub struct Types<'a> {
     /// Types that were declared by a person.
     declared: RefCell<BTreeMap<(String, Kind), TypeId>>,
     pub(crate) index: OnceCell<Index<'a>>,
+    /// Under which key the index is kept, and where.
+    pub(crate) keep: Option<(Vec<u8>, crate::Keep<'a>)>,
     interrupt: Option<&'a AtomicBool>,
     /// Types that are being read, each for the one before.
     reading: Cell<usize>,
@@ -91,6 +93,7 @@ impl Default for Types<'_> {
             by_entry: RefCell::default(),
             declared: RefCell::default(),
             index: OnceCell::new(),
+            keep: None,
             interrupt: None,
             reading: Cell::new(0),
         }

@@ -82,7 +82,7 @@ pub(crate) struct Name<'a> {
     pub(crate) name: &'a str,
     pub(crate) kind: Kind,
     /// Number of the scope; 0: none.
-    scope: u32,
+    pub(crate) scope: u32,
     pub(crate) at: At,
     /// A function without code of its own.
     pub(crate) is_inline: bool,
@@ -90,9 +90,9 @@ pub(crate) struct Name<'a> {
 
 /// All names, in order.
 pub(crate) struct Index<'a> {
-    names: Vec<Name<'a>>,
+    pub(crate) names: Vec<Name<'a>>,
     /// Each scope's name, and the number of the scope that it is in.
-    scopes: Vec<(&'a str, u32)>,
+    pub(crate) scopes: Vec<(&'a str, u32)>,
 }
 
 struct Builder<'a> {
@@ -300,6 +300,9 @@ impl<'a> Types<'a> {
             return Ok(index);
         }
         let index = Index::of(self).ok_or(LookupError::Interrupted)?;
+        if let Some((key, keep)) = &self.keep {
+            keep(&crate::kept::to_bytes(&index, key));
+        }
         Ok(self.index.get_or_init(|| index))
     }
 

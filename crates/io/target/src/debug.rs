@@ -8,19 +8,27 @@
 //! That file may lean on others: on one that the programs of a package share (dwz), whose build id it names, and on a file for each unit
 //! (`.dwo`) or a package of them beside it (`.dwp`), whose units have numbers that it names.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use windlass_sys::mapped::Mapped;
 use windlass_types::{Part, Section, TYPE_FILE, Types};
 
 use crate::elf::{Bytes, Elf, SECTION_MAX};
+use cache::Cache;
 use parts::Places;
 
+mod cache;
 mod parts;
 
 /// Where debug data is installed.
 const INSTALLED: &str = "/usr/lib/debug";
+/// Bytes of debug data from which its names are kept.
+const KEPT_MIN: usize = if cfg!(test) { 1 } else { 4 << 20 };
+/// Split units from which names are kept.
+const SPLITS_KEPT_MIN: usize = 64;
 /// Bytes of a file whose checksum is made at most.
 const CHECKED_MAX: u64 = 2 << 30;
 
@@ -133,13 +141,22 @@ pub struct Debug {
     shared: Sections,
     /// Units in files of their own, by their numbers.
     splits: HashMap<u64, Sections>,
+    build_id: Vec<u8>,
+    /// Nobody but the system and this user can change its files: a build id is easily forged.
+    is_safe: bool,
+    cache: Cache,
+    kept: OnceCell<Option<Mapped>>,
     looked_in: Vec<String>,
 }
 
 impl Debug {
     /// Looks for the debug data of a file. `path` is its name for the program, `root` the directory that is `/` for the program.
     pub fn of(elf: &Elf, path: &Path, root: &Path) -> Self {
-        let mut own = Self::default();
+        let mut own = Self {
+            build_id: elf.build_id(),
+            cache: Cache::of_user(),
+            ..Self::default()
+        };
         own.looked_in.push(path.display().to_string());
         let apart = match elf.has_section(".debug_info") {
             true => None,
@@ -151,6 +168,8 @@ impl Debug {
                 own.sections.insert(name, section);
             }
         }
+        let is_safe = |elf: &Elf| elf.is_safe();
+        own.is_safe = is_safe(elf) && apart.as_ref().is_none_or(|(apart, _)| is_safe(apart));
         let places = Places::of(root);
         let types = parts::type_file(&elf.build_id(), path, &places, &mut own.looked_in);
         own.sections
@@ -224,9 +243,66 @@ impl Debug {
         })
     }
 
-    /// The types and functions that it describes.
+    /// The types and functions that it describes. Of large debug data the names are kept for the next time.
     pub fn types(&self) -> Types<'_> {
-        Types::of_parts(&|part, name| self.part(part, name))
+        let types = Types::of_parts(&|part, name| self.part(part, name));
+        let Some((name, key)) = self.kept_as() else {
+            return types;
+        };
+        let kept = self.kept.get_or_init(|| self.cache.load(&name));
+        match kept {
+            Some(kept) if types.take_index(kept, &key) => types,
+            _ => types.keeping(key, Box::new(move |bytes| self.cache.keep(&name, bytes))),
+        }
+    }
+
+    /// What was wrong with the names that are kept, if anything was.
+    pub fn note(&self) -> Option<String> {
+        self.cache.note()
+    }
+
+    /// Under which name its index is kept, and a key that another file of the same build id does not have, as one that went through dwz.
+    fn kept_as(&self) -> Option<(String, Vec<u8>)> {
+        let info = |sections: &Sections| {
+            sections
+                .get(".debug_info")
+                .map_or(0, |(_, bytes)| bytes.len())
+        };
+        let is_large = info(&self.sections).saturating_add(info(&self.shared)) >= KEPT_MIN;
+        let parts = self.splits.values().chain([&self.shared]);
+        let mut parts = parts.flat_map(Sections::values);
+        let is_safe = self.is_safe
+            && !parts.any(|(_, bytes)| matches!(bytes, Bytes::Copied(copy) if !copy.is_empty()));
+        if !is_safe
+            || self.build_id.is_empty()
+            || !(is_large || self.splits.len() > SPLITS_KEPT_MIN)
+        {
+            return None;
+        }
+        let all = [&self.sections, &self.shared]
+            .into_iter()
+            .chain(self.splits.values());
+        let lengths = all
+            .flat_map(Sections::values)
+            .map(|(_, bytes)| bytes.len() as u64);
+        let (count, sum) = lengths.fold((0_u64, 0_u64), |(count, sum), len| {
+            (
+                count.wrapping_add(1),
+                sum.wrapping_mul(31).wrapping_add(len),
+            )
+        });
+        let mut key = self.build_id.get(..self.build_id.len().min(32))?.to_vec();
+        key.extend(env!("CARGO_PKG_VERSION").bytes());
+        key.extend(count.to_le_bytes());
+        // Split units come in no order.
+        let sum = if self.splits.is_empty() { sum } else { 0 };
+        key.extend(sum.to_le_bytes());
+        let name: String = self
+            .build_id
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        Some((format!("{name}.v1"), key))
     }
 
     /// The file that has the debug data of another, and where it is.
@@ -335,6 +411,53 @@ fn checksum(elf: &Elf) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Names are taken from what was kept; a kept file that was cut, or is of another file, is not taken, and is made again.
+    #[test]
+    fn names_are_kept() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let program = directory.path().join("a");
+        let build = |source: &str| {
+            std::fs::write(directory.path().join("a.c"), source).expect("written");
+            let done = std::process::Command::new("gcc")
+                .args(["-g", "-Wl,--build-id=0x1234", "a.c", "-o", "a"])
+                .current_dir(directory.path())
+                .status();
+            assert!(done.is_ok_and(|status| status.success()));
+        };
+        let cache = directory.path().join("cache");
+        let open = || {
+            let mut debug = Debug::of_file(&program).expect("an ELF file");
+            debug.cache = Cache::at(Some(cache.clone()));
+            debug
+        };
+        // Whether it was there, and what it says.
+        let ask = |name: &str| {
+            let debug = open();
+            let types = debug.types();
+            let found = types.named(windlass_types::Kind::Struct, name);
+            let found = found.ok().and_then(|ty| types.size(ty));
+            let key = debug.kept_as().expect("it is kept").1;
+            let kept = debug.kept.get().and_then(Option::as_ref);
+            let is_taken = kept.is_some_and(|kept| Types::default().take_index(kept, &key));
+            (is_taken, found)
+        };
+        build("struct one { long a[3]; } x; int main(void) { return 0; }");
+        assert_eq!(ask("one"), (false, Some(24)));
+        assert_eq!(ask("one"), (true, Some(24)));
+        let file = cache.join("1234.v1");
+        let len = std::fs::metadata(&file).expect("kept").len();
+        let cut = std::fs::OpenOptions::new().write(true).open(&file);
+        cut.and_then(|file| file.set_len(len / 2)).expect("cut");
+        assert_eq!(ask("one"), (false, Some(24)));
+        assert_eq!(ask("one"), (true, Some(24)));
+        build("struct other_one { int a[2], b; } y; int main(void) { return 0; }");
+        assert_eq!(ask("one"), (false, None));
+        assert_eq!(ask("other_one"), (true, Some(12)));
+        let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+        std::fs::set_permissions(&program, everybody).expect("its owner");
+        assert_eq!(open().kept_as(), None);
+    }
 
     /// A file apart is found by its name and checksum, and not if its content was changed.
     #[test]

@@ -395,6 +395,12 @@ impl Elf {
         Some((section.address, bytes))
     }
 
+    /// Whether nobody but the system and this user can change the file.
+    pub(crate) fn is_safe(&self) -> bool {
+        let map = || Mapped::of(&self.file).map(Arc::new);
+        self.mapped.get_or_init(map).is_some()
+    }
+
     /// The content of all sections of one name, one behind the other: a file that is not linked can have several.
     pub fn joined(&self, name: &str) -> Option<(u64, Bytes)> {
         let is_it = |section: &&Section| self.name(section) == name.as_bytes();
