@@ -28,11 +28,15 @@ pub(super) struct Cache {
 }
 
 impl Cache {
-    /// The directory of this user: under `$XDG_CACHE_HOME`, else under `$HOME/.cache`.
+    /// The directory of this user: under `$XDG_CACHE_HOME`, else under `$HOME/.cache`. Where these are another user's, as under sudo, there
+    /// is none: that user could lead what is made there anywhere.
     pub(super) fn of_user() -> Self {
-        let set = |name| std::env::var_os(name).map(PathBuf::from);
+        let set = |name| {
+            let path = std::env::var_os(name).map(PathBuf::from)?;
+            let is_own = path.is_absolute() && is_own(&std::fs::metadata(&path).ok()?);
+            is_own.then_some(path)
+        };
         let base = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")));
-        let base = base.filter(|base| base.is_absolute());
         Self::at(base.map(|base| base.join("windlass/types")))
     }
 
