@@ -1,5 +1,8 @@
 //! `windlass trace` on programs that know what they call: what it prints is what they print, and they do the same under it as without.
 
+#[path = "trace/language.rs"]
+mod language;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -24,10 +24,11 @@ use crate::vectored::last_errno;
 mod map;
 mod operation;
 mod ring;
+mod sample;
 mod tcx;
 mod uprobe;
 
-pub use map::{Link, Map, MapKind};
+pub use map::{Link, Map, MapKind, processors};
 pub use operation::{Alu, Condition, Width};
 pub use ring::RecordRing;
 pub(crate) use tcx::keep_first;
@@ -49,6 +50,12 @@ const TC_ACT_SHOT: i32 = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum ProgramKind {
+    /// `BPF_PROG_TYPE_PERF_EVENT`: at ticks of a processor's clock ([`Link::samples`]).
+    Sample = 7,
+    /// `BPF_PROG_TYPE_RAW_TRACEPOINT`: at events of the kernel ([`Link::event`]).
+    Event = 17,
+    /// `BPF_PROG_TYPE_SYSCALL`: when it is called ([`Program::run`]).
+    Call = 31,
     /// `BPF_PROG_TYPE_SOCKET_FILTER`: also a TAP's steering.
     SocketFilter = 1,
     /// `BPF_PROG_TYPE_KPROBE`: at instructions of programs ([`Link::uprobes`]), and may wait for their memory.
@@ -253,6 +260,16 @@ impl Instruction {
     pub const fn add_atomically(to: u8, offset: i16, from: u8) -> Self {
         // STX | DW | ATOMIC, with BPF_ADD as its immediate
         Self::registers(0xdb, to, from, offset)
+    }
+
+    /// `*(u64 *)(r{to} + offset) += r{from}`, whole for every processor; r{from} becomes what was there.
+    #[must_use]
+    pub const fn fetch_and_add(to: u8, offset: i16, from: u8) -> Self {
+        Self {
+            // BPF_ADD | BPF_FETCH
+            immediate: 1,
+            ..Self::registers(0xdb, to, from, offset)
+        }
     }
 
     const fn registers(opcode: u8, to: u8, from: u8, offset: i16) -> Self {
@@ -500,6 +517,8 @@ fn load(
     // What reads a program's memory is kept for licences that the kernel calls compatible; ours may be had under either.
     let (licence, flags, attach_type) = match kind {
         ProgramKind::Uprobe => (c"Dual MIT/GPL", MAY_SLEEP, uprobe::ATTACH_UPROBES),
+        ProgramKind::Call => (c"Dual MIT/GPL", MAY_SLEEP, 0),
+        ProgramKind::Sample | ProgramKind::Event => (c"Dual MIT/GPL", 0, 0),
         _ => (c"Apache-2.0 OR MIT", 0, 0),
     };
     let mut attributes = LoadAttributes {

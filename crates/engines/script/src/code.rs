@@ -9,8 +9,18 @@ pub enum Code {
     Constant(u64),
     /// What a register holds at the place, by its DWARF number.
     Register(u16),
+    /// An argument of an event of the kernel, by its number.
+    Argument(u8),
     /// Something of the moment.
     Moment(Moment),
+    /// A variable of the thread, by its number.
+    Thread(u32),
+    /// A variable of the clause, by its number.
+    Local(u32),
+    /// How long ago the function, by its number, was entered whose frame is there.
+    Elapsed(Box<Code>, u32),
+    /// The number of a value's quarter of a power of two, see [`steps`].
+    Steps(Box<Code>),
     /// What the record that is being written has at this byte: 8 bytes, read before.
     Captured(u32),
     /// What lies in memory there.
@@ -99,6 +109,29 @@ impl Code {
     }
 }
 
+/// The number of a value's quarter of a power of two: 0 to 3 are their own, and each power of two from 4 on has four.
+#[must_use]
+pub fn steps(value: u64) -> u64 {
+    match value {
+        0..4 => value,
+        _ => {
+            let bits = u64::BITS - value.leading_zeros();
+            u64::from(4 * (bits - 2)) + (value >> (bits - 3) & 3)
+        }
+    }
+}
+
+/// The least value that has this number of [`steps`].
+#[must_use]
+pub fn step_begins(number: u64) -> u64 {
+    match number {
+        0..4 => number,
+        _ => (4 + number % 4)
+            .checked_shl(u32::try_from(number / 4 - 1).unwrap_or(64))
+            .unwrap_or(u64::MAX),
+    }
+}
+
 /// The lower bits of a value, with its sign.
 #[must_use]
 pub(crate) fn narrow(value: u64, (first, count): (u8, u8), is_signed: bool) -> u64 {
@@ -111,5 +144,24 @@ pub(crate) fn narrow(value: u64, (first, count): (u8, u8), is_signed: bool) -> u
     match is_signed {
         true => (top.cast_signed() >> (64 - count)).cast_unsigned(),
         false => top >> (64 - count),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_begin_where_they_are() {
+        for number in 0..252 {
+            let begin = step_begins(number);
+            assert_eq!(steps(begin), number);
+            assert_eq!(
+                steps(step_begins(number + 1).wrapping_sub(1)),
+                number,
+                "{number}"
+            );
+        }
+        assert_eq!(steps(u64::MAX), 251);
     }
 }

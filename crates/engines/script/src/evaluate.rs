@@ -41,7 +41,12 @@ pub fn evaluate(code: &Code, on: &impl Surroundings) -> Result<u64, Fault> {
         Code::Constant(value) => Ok(*value),
         Code::Register(number) => on.register(*number).ok_or(Fault::NotHere),
         Code::Moment(what) => on.moment(*what).ok_or(Fault::NotHere),
-        Code::Captured(_) => Err(Fault::NotHere),
+        Code::Steps(of) => Ok(crate::code::steps(evaluate(of, on)?)),
+        Code::Captured(_)
+        | Code::Argument(_)
+        | Code::Thread(_)
+        | Code::Local(_)
+        | Code::Elapsed(..) => Err(Fault::NotHere),
         Code::Load {
             address,
             bytes,

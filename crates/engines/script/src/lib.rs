@@ -13,6 +13,7 @@
 //! # Model
 //! - [`parse`]: C's expressions without assignments and calls; every node has its [`Span`].
 //! - [`lower`]: what a name is, through how many pointers a member is reached, of what width and sign.
+//! - [`format`](mod@format): the formats of `printf`.
 //! - [`ebpf`]: a program for one place; a clause's hits are each counted as exactly one of what [`ebpf::Outcome`] names.
 //! - [`evaluate`]: the same on memory that is read from outside.
 //!
@@ -21,7 +22,7 @@
 //! text. A read that fails in the program is a *fault*: counted, false in a filter, shown as such.
 //!
 //! # Not done
-//! Thread variables, `printf`, stacks, loops, views, `heat` and `subsecond`.
+//! Loops and views in probes.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -37,6 +38,7 @@
 pub mod code;
 pub mod ebpf;
 pub mod evaluate;
+pub mod format;
 pub mod lower;
 pub mod parse;
 pub mod syntax;

@@ -1,29 +1,21 @@
 //! From what a clause says to what is computed: names, types, widths and signs.
 
+mod clause;
+
+use std::cell::RefCell;
+
 use windlass_types::{Encoding, Node, TypeId, Types};
 
 use crate::code::{Code, Moment};
-use crate::ebpf::{
-    Addition, FIELD_HEAD, Field, KEY_MAX, KEY_TEXT, KeyPart, Plan, RECORD_HEAD, RECORD_MAX,
-};
-use crate::syntax::{Binary, Clause, Expr, ExprKind, Kind, Statement, TypeName};
+use crate::ebpf::KEY_TEXT;
+use crate::syntax::{Binary, Expr, ExprKind, Kind, Scope, Stack, TypeName};
 use crate::{ScriptError, Span};
+pub use clause::{Kept, KeyKind, Look, Lowered, Shared, Shown, Told};
 
 /// Bytes of a text that is printed, with its end, if nothing else is said.
 const TEXT_BYTES: u32 = 128;
 /// Bytes of a text at most.
 const TEXT_MAX: u64 = 4096;
-/// How many pointers of a printed object are followed, one behind another.
-const FOLLOW_DEPTH: u32 = 2;
-/// Texts of a printed object that are read with it.
-const FOLLOW_TEXTS: usize = 8;
-/// Bytes of a text in an object.
-const FOLLOW_TEXT_BYTES: u32 = 64;
-/// Objects that are read with one that points to them, and the bytes of one at most.
-const FOLLOW_OBJECTS: usize = 8;
-const FOLLOW_OBJECT_BYTES: u64 = 1024;
-/// Fields of a record.
-const FIELDS_MAX: usize = 128;
 
 /// Where something with a name is.
 #[derive(Debug, Clone, PartialEq)]
@@ -43,6 +35,16 @@ pub trait Names {
     /// An argument or a variable.
     fn find(&self, name: &str) -> Option<(Location, TypeId)>;
 
+    /// The process whose types these are, if there is just one.
+    fn process(&self) -> Option<u32> {
+        None
+    }
+
+    /// Since when the function runs that returns here: its frame and its number, or why that is not known.
+    fn entered(&self) -> Result<(Code, u32), String> {
+        Err("known only where a function returns".to_owned())
+    }
+
     /// What to say of a name that is not there.
     fn missing(&self, name: &str) -> String;
 
@@ -55,32 +57,6 @@ pub trait Names {
     fn near<'n>(&self, _name: &str, _all: &[&'n str]) -> Option<&'n str> {
         None
     }
-}
-
-/// What a printed value is, and which fields of the record it is in.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Shown {
-    /// What was to be printed, as it was written.
-    pub text: String,
-    /// Its type.
-    pub ty: TypeId,
-    /// It is a text: a pointer to characters, or an array of them.
-    pub is_text: bool,
-    /// Its field's number.
-    pub field: usize,
-    /// The fields behind it that have what it points to.
-    pub behind: std::ops::Range<usize>,
-}
-
-/// A clause at one place, and how what it records is shown.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Lowered {
-    /// What the program does.
-    pub plan: Plan,
-    /// What is printed, in its order, by statement.
-    pub shown: Vec<Vec<Shown>>,
-    /// The types of each aggregation's keys.
-    pub keys: Vec<Vec<Option<TypeId>>>,
 }
 
 /// What an expression is, on the way.
@@ -96,6 +72,12 @@ enum Value {
     Text(String),
     /// The text at an address, at most so many bytes.
     Str(Code, u32),
+    /// Callers, and how many if that was said.
+    Stack(Stack, Option<u64>),
+    /// The thread's name.
+    ThreadName,
+    /// An address of code that is shown by its name.
+    Symbol(Code),
 }
 
 /// Turns expressions into [`Code`] where these names and types hold.
@@ -105,6 +87,10 @@ pub struct Lowering<'t, 'a> {
     long: TypeId,
     unsigned: TypeId,
     character: TypeId,
+    /// What clauses have in common, and the number of these types; none elsewhere than in probes.
+    shared: Option<(&'t RefCell<Shared>, usize)>,
+    /// The variables of the clause.
+    locals: RefCell<Vec<(String, TypeId)>>,
 }
 
 type Lowers<T> = Result<T, ScriptError>;
@@ -131,58 +117,16 @@ impl<'t, 'a> Lowering<'t, 'a> {
             long: int("long", 8, Encoding::Signed),
             unsigned: int("unsigned long", 8, Encoding::Unsigned),
             character: int("char", 1, Encoding::SignedChar),
+            shared: None,
+            locals: RefCell::default(),
         }
     }
 
-    /// A clause. `text` is what it was written as.
-    ///
-    /// # Errors
-    /// A name that is not there or has no value at the place, a type that does not fit, more than a record or key can hold.
-    pub fn clause(&self, clause: &Clause, text: &str) -> Lowers<Lowered> {
-        let mut lowered = Lowered::default();
-        if let Some(filter) = &clause.filter {
-            lowered.plan.filter = Some(self.number(filter)?.0);
-        }
-        for statement in &clause.statements {
-            match statement {
-                Statement::Print(values) => {
-                    let mut shown = Vec::new();
-                    for value in values {
-                        let written = text.get(value.span.clone()).unwrap_or_default();
-                        shown.push(self.print(value, written, &mut lowered.plan)?);
-                    }
-                    lowered.shown.push(shown);
-                }
-                Statement::Aggregate {
-                    keys,
-                    how,
-                    of,
-                    span,
-                    ..
-                } => {
-                    let to = lowered.keys.len();
-                    let parts = keys.iter().map(|key| self.key(key));
-                    let parts = parts.collect::<Lowers<Vec<_>>>()?;
-                    let bytes = parts.iter().map(|(part, _)| part.bytes());
-                    if bytes.fold(0, u32::saturating_add) > KEY_MAX {
-                        return fail(span, format!("keys of more than {KEY_MAX} bytes"));
-                    }
-                    let of = of.as_ref().map(|of| self.number(of)).transpose()?;
-                    let is_unsigned = of.as_ref().is_some_and(|(_, ty)| self.is_unsigned(*ty));
-                    let (key, types) = parts.into_iter().unzip();
-                    lowered.keys.push(types);
-                    lowered.plan.additions.push(Addition {
-                        to,
-                        key,
-                        how: *how,
-                        of: of.map(|(code, _)| code),
-                        is_unsigned,
-                    });
-                }
-            }
-        }
-        lowered.plan.is_told = clause.statements.is_empty();
-        Ok(lowered)
+    /// The same for clauses, which share variables and aggregations with others. `module`: whose types these are.
+    #[must_use]
+    pub fn sharing(self, shared: &'t RefCell<Shared>, module: usize) -> Self {
+        let shared = Some((shared, module));
+        Self { shared, ..self }
     }
 
     /// What is shown of an expression elsewhere than in a probe: a number, or where it lies.
@@ -203,124 +147,11 @@ impl<'t, 'a> Lowering<'t, 'a> {
                 (Location::Memory(address), ty)
             }
             Value::Text(_) => return fail(&expr.span, "a text alone is no value"),
-        })
-    }
-
-    fn key(&self, key: &Expr) -> Lowers<(KeyPart, Option<TypeId>)> {
-        let value = self.value(key)?;
-        Ok(match self.text_of(&value) {
-            Some((address, _)) => (KeyPart::Text(address), None),
-            None => {
-                let (code, ty) = self.as_number(value, &key.span)?;
-                (KeyPart::Scalar(code), Some(ty))
+            Value::Symbol(code) => (Location::Value(code), self.unsigned),
+            Value::Stack(..) | Value::ThreadName => {
+                return fail(&expr.span, "this is known in probes alone");
             }
         })
-    }
-
-    /// Adds the fields that a value needs.
-    fn print(&self, expr: &Expr, text: &str, plan: &mut Plan) -> Lowers<Shown> {
-        let value = self.value(expr)?;
-        let field = plan.fields.len();
-        let place = self.text_of(&value);
-        let is_text = place.is_some();
-        let (add, ty) = match (&value, place) {
-            (Value::Memory(address, ty, None), _) if self.is_whole(*ty) => {
-                let bytes = self.types.size(*ty).filter(|bytes| *bytes > 0);
-                let Some(bytes) = bytes.and_then(|bytes| u32::try_from(bytes).ok()) else {
-                    return fail(&expr.span, "the size of this is not known");
-                };
-                (Field::Object(address.clone(), bytes), *ty)
-            }
-            (_, Some((address, bytes))) => {
-                let ty = self.types.pointer_to(self.character);
-                (Field::Text(address, bytes), ty)
-            }
-            _ => {
-                let (code, ty) = self.as_number(value, &expr.span)?;
-                (Field::Scalar(code), ty)
-            }
-        };
-        let is_object = matches!(add, Field::Object(..));
-        plan.fields.push(add);
-        if is_object {
-            self.follow((field, field), ty, FOLLOW_DEPTH, plan);
-        }
-        if plan.record_bytes() > RECORD_MAX || plan.fields.len() > FIELDS_MAX {
-            let why = format!("this does not fit into a record of {RECORD_MAX} bytes");
-            return fail(&expr.span, why);
-        }
-        Ok(Shown {
-            text: text.to_owned(),
-            ty,
-            is_text,
-            field,
-            behind: field + 1..plan.fields.len(),
-        })
-    }
-
-    /// Adds what an object points to: texts, and objects as far as `depth`. The value that is printed begins with field `first`.
-    fn follow(&self, (first, field): (usize, usize), ty: TypeId, depth: u32, plan: &mut Plan) {
-        let before = plan.fields.get(..field).unwrap_or_default();
-        let at = before.iter().map(Field::bytes).sum::<u32>() + RECORD_HEAD + FIELD_HEAD;
-        for (offset, to) in self.pointers(ty) {
-            let Ok(offset) = u32::try_from(offset) else {
-                continue;
-            };
-            let address = Code::Captured(at + offset);
-            let is_text = |field: &&Field| matches!(field, Field::Text(..));
-            let own = plan.fields.iter().skip(first);
-            let (texts, objects): (Vec<_>, Vec<_>) = own.partition(is_text);
-            let (texts, objects) = (texts.len(), objects.len());
-            let size = self.types.size(to);
-            let next = match self.types.bare(to) {
-                _ if self.is_character(to) && texts < FOLLOW_TEXTS => {
-                    Field::Text(address, FOLLOW_TEXT_BYTES)
-                }
-                Node::Record { .. } if depth > 0 && objects <= FOLLOW_OBJECTS => match size {
-                    Some(size @ 1..=FOLLOW_OBJECT_BYTES) => {
-                        Field::Object(address, u32::try_from(size).unwrap_or(0))
-                    }
-                    _ => continue,
-                },
-                _ => continue,
-            };
-            if plan.record_bytes().saturating_add(next.bytes()) > RECORD_MAX {
-                return;
-            }
-            let is_object = matches!(next, Field::Object(..));
-            let number = plan.fields.len();
-            plan.fields.push(next);
-            if is_object {
-                self.follow((first, number), to, depth - 1, plan);
-            }
-        }
-    }
-
-    /// The pointers of an object: where they are, and what they point to.
-    fn pointers(&self, ty: TypeId) -> Vec<(u64, TypeId)> {
-        let mut all = Vec::new();
-        self.add_pointers(ty, 0, 0, &mut all);
-        all
-    }
-
-    fn add_pointers(&self, ty: TypeId, at: u64, depth: usize, all: &mut Vec<(u64, TypeId)>) {
-        if depth >= windlass_types::DEPTH_MAX || all.len() >= FIELDS_MAX {
-            return;
-        }
-        match self.types.bare(ty) {
-            Node::Pointer { to, size: 8, .. } => all.push((at, to)),
-            Node::Record {
-                variants: None,
-                members,
-                ..
-            } => {
-                for member in members.iter().filter(|member| member.bit_size.is_none()) {
-                    let at = at.saturating_add(member.bit_offset / 8);
-                    self.add_pointers(member.ty, at, depth + 1, all);
-                }
-            }
-            _ => {}
-        }
     }
 
     /// The number that an expression is, and its type; of an array, where it begins.
@@ -336,7 +167,9 @@ impl<'t, 'a> Lowering<'t, 'a> {
         let (address, ty, bits) = match value {
             Value::Number(code, ty) => return Ok((code, ty)),
             Value::Text(_) => return fail(span, "a text can be compared with == and != only"),
-            Value::Str(..) => return fail(span, "a text is no number"),
+            Value::Str(..) | Value::ThreadName => return fail(span, "a text is no number"),
+            Value::Stack(..) => return fail(span, "callers are no number"),
+            Value::Symbol(code) => return Ok((code, self.unsigned)),
             Value::Pieces(..) => {
                 return fail(span, "this lies in several registers: name a member of it");
             }
@@ -384,6 +217,9 @@ impl<'t, 'a> Lowering<'t, 'a> {
             ExprKind::Text(text) => Value::Text(text.clone()),
             ExprKind::Name(name) => self.named(name, span)?,
             ExprKind::Member(of, name) => {
+                if let Some(value) = self.variable(of, name, span)? {
+                    return Ok(value);
+                }
                 let of = self.value(of)?;
                 self.member(of, name, span)?
             }
@@ -418,15 +254,7 @@ impl<'t, 'a> Lowering<'t, 'a> {
             ExprKind::Binary(operation, left, right) => {
                 self.binary(*operation, left, right, span)?
             }
-            ExprKind::Choose(condition, one, other) => {
-                let (condition, _) = self.number(condition)?;
-                let ((one, ty), (other, second)) = (self.number(one)?, self.number(other)?);
-                let ty = match ty == second {
-                    true => ty,
-                    false => self.common(ty, second),
-                };
-                Value::Number(Code::Choose(Box::new([condition, one, other])), ty)
-            }
+            ExprKind::Choose(condition, one, other) => self.choose(condition, one, other)?,
             ExprKind::Cast(name, of) => {
                 let ty = self.type_named(name)?;
                 let (code, _) = self.number(of)?;
@@ -443,7 +271,20 @@ impl<'t, 'a> Lowering<'t, 'a> {
                 let (address, _) = self.number(of)?;
                 Value::Str(address, text_bytes(*bytes, span)?)
             }
+            ExprKind::Stack(of, depth) => Value::Stack(*of, *depth),
+            ExprKind::Symbol(of) => Value::Symbol(self.number(of)?.0),
         })
+    }
+
+    fn choose(&self, condition: &Expr, one: &Expr, other: &Expr) -> Lowers<Value> {
+        let (condition, _) = self.number(condition)?;
+        let ((one, ty), (other, second)) = (self.number(one)?, self.number(other)?);
+        let ty = match ty == second {
+            true => ty,
+            false => self.common(ty, second),
+        };
+        let chosen = Code::Choose(Box::new([condition, one, other]));
+        Ok(Value::Number(chosen, ty))
     }
 
     /// What `sizeof` is asked about; a name alone may be a type's.
@@ -473,9 +314,52 @@ impl<'t, 'a> Lowering<'t, 'a> {
             "tid" => Moment::Tid,
             "cpu" => Moment::Cpu,
             "now" => Moment::Now,
+            "comm" => return Ok(Value::ThreadName),
+            "elapsed" => {
+                let entered = self.names.entered();
+                let (frame, function) = entered
+                    .map_err(|why| ScriptError::at(span.clone(), format!("elapsed is {why}")))?;
+                let elapsed = Code::Elapsed(Box::new(frame), function);
+                return Ok(Value::Number(elapsed, self.unsigned));
+            }
             _ => return fail(span, self.names.missing(name)),
         };
         Ok(Value::Number(Code::Moment(moment), self.long))
+    }
+
+    /// `self->name` and `this->name`. In C++, `this` is an argument: a variable of the clause is what was set in it.
+    fn variable(&self, of: &Expr, name: &str, span: &Span) -> Lowers<Option<Value>> {
+        let ExprKind::Name(scope) = &of.kind else {
+            return Ok(None);
+        };
+        let scope = match scope.as_str() {
+            "self" => Scope::Thread,
+            "this" => Scope::Clause,
+            _ => return Ok(None),
+        };
+        let found = match scope {
+            Scope::Clause => {
+                let locals = self.locals.borrow();
+                let number = locals.iter().position(|(own, _)| own == name);
+                let number = number.and_then(|at| Some((at, locals.get(at)?.1)));
+                number.map(|(at, ty)| (Code::Local(u32::try_from(at).unwrap_or(0)), ty))
+            }
+            Scope::Thread => self.shared.and_then(|(shared, module)| {
+                let shared = shared.borrow();
+                let (number, of, ty) = shared.variable(name)?;
+                let ty = if of == module { ty } else { self.long };
+                Some((Code::Thread(number), ty))
+            }),
+        };
+        let scope = match scope {
+            Scope::Clause => "this",
+            Scope::Thread => "self",
+        };
+        match found {
+            Some((code, ty)) => Ok(Some(Value::Number(code, ty))),
+            None if self.shared.is_none() || self.names.find(scope).is_some() => Ok(None),
+            None => fail(span, format!("nothing before this sets {scope}->{name}")),
+        }
     }
 
     /// `of.name`, also through a pointer.
@@ -731,6 +615,12 @@ impl<'t, 'a> Lowering<'t, 'a> {
     /// # Errors
     /// There is none, or there are several.
     pub fn type_named(&self, name: &TypeName) -> Lowers<TypeId> {
+        if let (Some(wanted), Some(own)) = (name.pid, self.names.process())
+            && wanted != own
+        {
+            let why = format!("types of process {wanted} are not read here, but those of {own}");
+            return fail(&name.span, why);
+        }
         let mut ty = match base_type(&name.name).filter(|_| name.kind.is_none()) {
             Some(None) => TypeId::VOID,
             Some(Some(node)) => self.types.add(node),
@@ -742,9 +632,16 @@ impl<'t, 'a> Lowering<'t, 'a> {
                     None => "",
                 };
                 let spelled = format!("{keyword}{}", name.name);
-                match self.types.spelled(&spelled) {
+                let find = |spelled: &str| match self.types.spelled(spelled) {
+                    Ok(ty) => Ok(ty),
+                    Err(error) => self.names.type_named(spelled).ok_or(error),
+                };
+                // What a typedef names may have no name of its own.
+                let is_fitting = |ty: &TypeId| self.is_record(*ty);
+                let other = || find(&name.name).ok().filter(is_fitting);
+                match find(&spelled) {
                     Ok(ty) => ty,
-                    Err(error) => match self.names.type_named(&spelled) {
+                    Err(error) => match other().filter(|_| name.kind.is_some()) {
                         Some(ty) => ty,
                         None => return fail(&name.span, error.to_string()),
                     },

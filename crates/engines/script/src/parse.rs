@@ -2,11 +2,15 @@
 //!
 //! ```text
 //! clause := ["/" expr "/"] ["{"] statement {";" statement} ["}"]
-//! statement := "print" "(" expr {"," expr} ")" | "@" name ["[" expr {"," expr} "]"] "=" aggregate "(" [expr] ")"
+//! statement := "print" "(" expr {"," expr} ")" | "printf" "(" text {"," expr} ")" | "@" name ["[" expr {"," expr} "]"] "=" aggregate "(" [expr] ")"
+//!            | ("self" | "this") "->" name "=" expr | "if" "(" expr ")" block ["else" block] | ("stop" | "exit") "(" [number] ")"
+//! block := statement | "{" {statement ";"} "}"
 //! ```
-//! Expressions are C's, with its precedence, without assignments, calls and `++`. In a filter that is not in brackets, `/` ends it.
+//! Expressions are C's, with its precedence, without assignments to memory, calls and `++`. In a filter that is not in brackets, `/` ends it.
 
-use crate::syntax::{Aggregate, Binary, Clause, Expr, ExprKind, Kind, Statement, TypeName};
+mod statement;
+
+use crate::syntax::{Binary, Clause, Expr, ExprKind, Kind, Stack, TypeName};
 use crate::token::{Token, tokens};
 use crate::{ScriptError, Span};
 
@@ -175,73 +179,11 @@ impl Parser {
             self.expect("/")?;
         }
         let is_braced = self.take("{");
-        let mut statements = Vec::new();
-        while self.peek().is_some() && !self.is_mark("}") {
-            statements.push(self.statement()?);
-            if !self.take(";") {
-                break;
-            }
-        }
+        let statements = self.statements()?;
         if is_braced {
             self.expect("}")?;
         }
         Ok(Clause { filter, statements })
-    }
-
-    fn statement(&mut self) -> Parsed<Statement> {
-        let start = self.span().start;
-        if self.take("@") {
-            return self.aggregation(start);
-        }
-        match self.peek() {
-            Some(Token::Name(name)) if name == "print" => {
-                self.at += 1;
-                self.expect("(")?;
-                let values = self.list(")")?;
-                match values.is_empty() {
-                    true => self.fail("print what?"),
-                    false => Ok(Statement::Print(values)),
-                }
-            }
-            _ => self.fail("print(...) or @name[...] = ... is expected here"),
-        }
-    }
-
-    fn aggregation(&mut self, start: usize) -> Parsed<Statement> {
-        let name = match self.peek() {
-            Some(Token::Name(_)) => self.name("a name")?,
-            _ => String::new(),
-        };
-        let keys = match self.take("[") {
-            true => self.list("]")?,
-            false => Vec::new(),
-        };
-        self.expect("=")?;
-        let span = self.span();
-        let word = self.name("count, sum, avg, min, max or quantize")?;
-        let found = Aggregate::ALL.iter().find(|(name, _)| *name == word);
-        let Some((_, how)) = found else {
-            let why = format!("{word} is none of count, sum, avg, min, max, quantize");
-            return Err(ScriptError::at(span, why));
-        };
-        self.expect("(")?;
-        let mut values = self.list(")")?;
-        let of = values.pop();
-        let is_right = values.is_empty() && of.is_some() == (*how != Aggregate::Count);
-        if !is_right {
-            let why = match how {
-                Aggregate::Count => "count() takes nothing".to_owned(),
-                _ => format!("{word}() takes one value"),
-            };
-            return Err(ScriptError::at(self.since(span.start), why));
-        }
-        Ok(Statement::Aggregate {
-            name,
-            keys,
-            how: *how,
-            of,
-            span: self.since(start),
-        })
     }
 
     /// Expressions with commas, and what ends them.
@@ -413,6 +355,14 @@ impl Parser {
                 match name.as_str() {
                     "sizeof" => self.size_of()?,
                     "str" if self.is_mark("(") => self.str()?,
+                    "ustack" => self.stack(Stack::User)?,
+                    "kstack" => self.stack(Stack::Kernel)?,
+                    "sym" if self.is_mark("(") => {
+                        self.expect("(")?;
+                        let of = self.in_brackets(Self::expr)?;
+                        self.expect(")")?;
+                        ExprKind::Symbol(Box::new(of))
+                    }
                     _ => ExprKind::Name(name),
                 }
             }
@@ -459,17 +409,35 @@ impl Parser {
         Ok(ExprKind::Str(Box::new(of), bytes))
     }
 
-    /// ``[struct|union|enum|class] [userland] [module`]name {*}``, keywords in either order.
+    /// What may be a word and a number between brackets.
+    fn stack(&mut self, of: Stack) -> Parsed<ExprKind> {
+        let mut depth = None;
+        if self.take("(") && !self.take(")") {
+            let Some(Token::Integer(count)) = self.peek() else {
+                return self.fail("how many calls, a number");
+            };
+            depth = Some(*count);
+            self.at += 1;
+            self.expect(")")?;
+        }
+        Ok(ExprKind::Stack(of, depth))
+    }
+
+    /// ``[struct|union|enum|class] [userland] [pid[N]`][LMn`][module`]name {*}``, keywords in either order.
     fn type_name(&mut self) -> Parsed<TypeName> {
         let start = self.span().start;
-        let (mut kind, mut words) = (None, Vec::new());
+        let (mut kind, mut words, mut pid) = (None, Vec::new(), None);
         while let Some(Token::Name(word)) = self.peek() {
             match word.as_str() {
                 "struct" | "class" => kind = Some(Kind::Struct),
                 "union" => kind = Some(Kind::Union),
                 "enum" => kind = Some(Kind::Enum),
                 "userland" | "const" | "volatile" => {}
-                _ => words.push(word.clone()),
+                word => {
+                    let (process, word) = without_process(word);
+                    pid = pid.or(process);
+                    words.push(word.to_owned());
+                }
             }
             self.at += 1;
         }
@@ -483,8 +451,25 @@ impl Parser {
         Ok(TypeName {
             kind,
             name: words.join(" "),
+            pid,
             pointers,
             span: self.since(start),
         })
+    }
+}
+
+/// The process that a name begins with, and the name without it and its link map: ``pid8`LM0`libc.so.6`glob_t``, of which a Linux process has one
+/// map.
+fn without_process(name: &str) -> (Option<u32>, &str) {
+    let of = |prefix: &str| {
+        let (first, rest) = name.split_once('`')?;
+        let number = first.strip_prefix(prefix)?;
+        let is_number = number.bytes().all(|byte| byte.is_ascii_digit());
+        is_number.then_some((number.parse().ok(), rest))
+    };
+    match (of("pid"), of("LM")) {
+        (Some((pid, rest)), _) => (pid, without_process(rest).1),
+        (None, Some((_, rest))) => (None, rest),
+        (None, None) => (None, name),
     }
 }

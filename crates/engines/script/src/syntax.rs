@@ -1,6 +1,7 @@
 //! What a clause says, before anything is known of types.
 
 use crate::Span;
+use crate::format::Format;
 
 /// A filter, and what is done where it holds.
 #[derive(Debug, Clone, PartialEq)]
@@ -11,11 +12,28 @@ pub struct Clause {
     pub statements: Vec<Statement>,
 }
 
+/// Who sees a variable of the language.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// `self->x`: every clause that runs in the same thread.
+    Thread,
+    /// `this->x`: the rest of the clause.
+    Clause,
+}
+
 /// One thing that is done at a hit.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Statement {
     /// `print(a, b)`: a record with these values.
     Print(Vec<Expr>),
+    /// `printf("%d", a)`: a text with these values.
+    Printf(Format, Vec<Expr>),
+    /// `self->x = a`, `this->x = a`
+    Set(Scope, String, Expr),
+    /// `if (a) { } else { }`
+    If(Expr, Vec<Statement>, Vec<Statement>),
+    /// `stop(n)`: tracing ends when this was reached so often.
+    Stop(u32),
     /// `@name[keys] = aggregate`.
     Aggregate {
         /// Without the `@`; may be empty.
@@ -44,20 +62,55 @@ pub enum Aggregate {
     Min,
     /// The greatest.
     Max,
+    /// The standard deviation.
+    Stddev,
     /// How many there are of each power of two.
     Quantize,
+    /// How many there are in each step between two numbers.
+    Linear {
+        /// The first number of the first step.
+        low: i32,
+        /// How much a step is; at least 1.
+        step: i32,
+        /// How many steps there are.
+        steps: u16,
+    },
+    /// How many there are of each magnitude, a quarter of a power of two, in each second.
+    Heat,
+    /// How many there are, or their weight, in each hundredth of each second.
+    Subsecond,
 }
 
 impl Aggregate {
-    /// All, with their names.
-    pub const ALL: [(&'static str, Self); 6] = [
-        ("count", Self::Count),
-        ("sum", Self::Sum),
-        ("avg", Self::Avg),
-        ("min", Self::Min),
-        ("max", Self::Max),
-        ("quantize", Self::Quantize),
+    /// All but `lquantize`, which takes more, with their names and whether they take a value.
+    pub const ALL: [(&'static str, Self, Takes); 9] = [
+        ("count", Self::Count, Takes::Nothing),
+        ("sum", Self::Sum, Takes::Value),
+        ("avg", Self::Avg, Takes::Value),
+        ("min", Self::Min, Takes::Value),
+        ("max", Self::Max, Takes::Value),
+        ("stddev", Self::Stddev, Takes::Value),
+        ("quantize", Self::Quantize, Takes::Value),
+        ("heat", Self::Heat, Takes::Value),
+        ("subsecond", Self::Subsecond, Takes::Either),
     ];
+
+    /// It keeps when something was.
+    #[must_use]
+    pub fn is_timed(self) -> bool {
+        matches!(self, Self::Heat | Self::Subsecond)
+    }
+}
+
+/// What an aggregate is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Takes {
+    /// `count()`
+    Nothing,
+    /// `sum(x)`
+    Value,
+    /// One value, or none.
+    Either,
 }
 
 /// An expression, and where it stands.
@@ -104,6 +157,19 @@ pub enum ExprKind {
     SizeOf(Box<Expr>),
     /// `str(a)`, `str(a, bytes)`: the text that a pointer is of.
     Str(Box<Expr>, Option<u64>),
+    /// `ustack(n)`, `kstack(n)`: who called, the last `n` of them.
+    Stack(Stack, Option<u64>),
+    /// `sym(a)`: the name of an address of code.
+    Symbol(Box<Expr>),
+}
+
+/// Whose calls a stack has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stack {
+    /// The program's.
+    User,
+    /// The kernel's.
+    Kernel,
 }
 
 /// Operations on two numbers.
@@ -137,6 +203,8 @@ pub struct TypeName {
     pub kind: Option<Kind>,
     /// Its name, one space between the words; the file or library that it is of before a backquote.
     pub name: String,
+    /// The process that it is of, if that was said.
+    pub pid: Option<u32>,
     /// How many `*` follow.
     pub pointers: u32,
     /// Where it stands.

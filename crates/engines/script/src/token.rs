@@ -95,9 +95,13 @@ fn is_of_name(c: char) -> bool {
 /// Bytes of the name that a text begins with.
 fn name_len(text: &str) -> usize {
     let rest = |at: usize| text.get(at..).unwrap_or_default();
-    let file = text.find(|c| !(is_of_name(c) || "._-+".contains(c)));
-    let file = file.filter(|end| rest(*end).starts_with('`'));
-    let mut end = file.map_or(0, |end| end + 1);
+    let mut end = 0;
+    // A process, a library, a file.
+    while let Some(len) = rest(end).find(|c| !(is_of_name(c) || "._-+".contains(c)))
+        && rest(end + len).starts_with('`')
+    {
+        end += len + 1;
+    }
     loop {
         end += rest(end)
             .find(|c| !is_of_name(c))
@@ -204,6 +208,10 @@ mod tests {
         );
         for (text, names) in [
             ("libc.so.6`environ - 1", &["libc.so.6`environ"][..]),
+            (
+                "(pid8`LM0`libc.so.1`glob_t *)0",
+                &["pid8`LM0`libc.so.1`glob_t"],
+            ),
             (
                 "a ? net::x : conn.c`net::y",
                 &["a", "net::x", "conn.c`net::y"],

@@ -99,7 +99,7 @@ fn number(range: impl std::ops::RangeBounds<i64>) -> clap::builder::RangedI64Val
     clap::builder::RangedI64ValueParser::new().range(range)
 }
 
-fn interval(text: &str) -> Result<Duration, String> {
+pub(crate) fn interval(text: &str) -> Result<Duration, String> {
     let interval = seconds(text)?;
     if interval < Duration::from_millis(10) {
         return Err("not 0.01 s or more".into());

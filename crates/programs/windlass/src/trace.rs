@@ -17,39 +17,44 @@
 //! The program that is traced never waits: a record for which there is no room is dropped and counted. All probes end with this process, however that ends.
 //!
 //! # Not done
-//! Files and lines, static probes, events of the kernel, samples, jumps, programs that are started (`-c`), all processes at once.
+//! Files and lines, static probes, events of the kernel, jumps.
 
 mod attached;
+mod follow;
+mod heat;
+mod module;
 mod place;
+mod probe;
 mod record;
 mod show;
 mod site;
+mod start;
+mod symbols;
 
-use std::time::{Duration, Instant};
+use std::cell::RefCell;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use windlass_api::ErrorCode;
-use windlass_script::lower::{Lowered, Lowering};
+use windlass_script::ebpf::{self, On, Plan};
+use windlass_script::lower::{Lowered, Lowering, Shared};
 use windlass_script::syntax::{Clause, Expr, ExprKind, Statement};
-use windlass_script::{ScriptError, ebpf, parse};
+use windlass_script::{ScriptError, parse};
 use windlass_sys::Errno;
 use windlass_sys::process;
 use windlass_types::{Encoding, Node, Types};
 
 use crate::Session;
-use crate::ending::Ending;
 use crate::failure::Failure;
 use crate::options::TraceArgs;
 use crate::suggest;
 use crate::table::clean;
 
-use attached::{AttachError, Attached};
-use record::Record;
-use show::Show;
-use site::{Module, Probe, Site, SiteNames, Sites};
-
-/// How often aggregations and the ring are looked at, at least.
-const LOOK: Duration = Duration::from_millis(200);
+use attached::{AttachError, Attached, Wanted};
+use module::Module;
+use probe::Probe;
+use site::{Entered, Site, SiteNames, Sites};
+use start::Started;
 
 /// A place with what is done there.
 struct Armed {
@@ -57,70 +62,156 @@ struct Armed {
     lowered: Lowered,
 }
 
+/// What is done at which probes.
+struct Asked {
+    /// As they were written.
+    name: String,
+    probes: Vec<Probe>,
+    text: Option<String>,
+}
+
+/// Who is traced.
+struct Target {
+    /// Without it, all processes.
+    pid: Option<u32>,
+    /// Its end.
+    pidfd: Option<Arc<OwnedFd>>,
+    /// It was started for this.
+    started: Option<Started>,
+}
+
+impl Target {
+    fn of(args: &TraceArgs, what: &str) -> Result<Self, Failure> {
+        let started = args.command.as_deref().map(Started::new).transpose();
+        let started = started.map_err(|why| Failure::new(ErrorCode::Host, what, why, ""))?;
+        let pid = started.as_ref().map(Started::pid).or(args.pid);
+        let pinned = pid.map(|pid| process::pin(pid).map_err(|errno| gone(what, pid, errno)));
+        Ok(Self {
+            pid,
+            pidfd: pinned.transpose()?.map(|(_, pidfd)| pidfd),
+            started,
+        })
+    }
+}
+
 /// `windlass trace`
 pub(crate) fn run(session: &mut Session<'_>, args: &TraceArgs) -> Result<(), Failure> {
-    let what = format!("trace process {}", args.pid);
+    let what = match (&args.command, args.pid) {
+        (Some(command), _) => format!("trace {command}"),
+        (None, Some(pid)) => format!("trace process {pid}"),
+        (None, None) => "trace all processes".to_owned(),
+    };
     let refused = |why: String| Failure::new(ErrorCode::Usage, &what, why, "");
     if !cfg!(target_arch = "x86_64") {
         return Err(refused("programs are traced on x86-64 alone".to_owned()));
     }
-    let probe = Probe::parse(&args.probe).map_err(&refused)?;
-    let pidfd = process::pin(args.pid);
-    let (_, pidfd) = pidfd.map_err(|errno| gone(&what, args.pid, errno))?;
-    let modules = Module::find(args.pid, probe.module.as_deref());
+    let asked = asked(args).map_err(&refused)?;
+    let target = Target::of(args, &what)?;
+    let patterns = asked.iter().flat_map(|asked| &asked.probes);
+    let patterns: Vec<_> = patterns
+        .filter_map(|probe| Some(probe.function()?.module.as_deref()))
+        .collect();
+    let modules = match (target.pid, patterns.is_empty()) {
+        (_, true) => Ok(Vec::new()),
+        (Some(pid), false) => Module::find(pid, &patterns),
+        (None, false) => Module::find_everywhere(&patterns),
+    };
     let modules = modules.map_err(|why| no_right(&what, why))?;
     let types: Vec<Types<'_>> = modules.iter().map(Module::types).collect();
-    for note in modules.iter().filter_map(Module::without_debug) {
+    // And those of what is in no file.
+    let types: Vec<Types<'_>> = types.into_iter().chain([Types::default()]).collect();
+    let notes = modules.iter();
+    let notes = notes.flat_map(|module| [module.without_debug(), module.replaced()]);
+    for note in notes.flatten() {
         eprintln!("windlass: {}", clean(&note));
     }
     let mut sites = Vec::new();
-    let (mut names, mut refusals) = (Vec::new(), Vec::new());
-    for (number, (module, types)) in modules.iter().zip(&types).enumerate() {
-        let all = Sites {
-            number,
-            module,
-            types,
-            probe: &probe,
+    for asked in &asked {
+        sites.push(places(asked, &modules, &types, &what)?);
+    }
+    if args.list {
+        return show::list(session, &sites.concat(), &types);
+    }
+    let shared = RefCell::new(Shared::new(follow::to_wall()));
+    let arming = Arming {
+        pid: target.pid,
+        modules: &modules,
+        types: &types,
+        shared: &shared,
+        entries: RefCell::default(),
+    };
+    let mut armed = Vec::new();
+    for (number, (asked, sites)) in (0..).zip(asked.iter().zip(sites)) {
+        armed.extend(arming.clause(number, asked, sites).map_err(refused)?);
+    }
+    let attached = arming.attach(&armed, asked.len());
+    let attached = attached.map_err(|error| not_attached(&what, &error))?;
+    let names = asked.iter().map(|asked| asked.name.clone()).collect();
+    let run = follow::Run::new(attached, &armed, &types, target, names);
+    run.follow(session, args)
+}
+
+/// Each probe with its clause.
+fn asked(args: &TraceArgs) -> Result<Vec<Asked>, String> {
+    let mut words = std::iter::once(&args.probe).chain(&args.clauses);
+    let mut all = Vec::new();
+    while let Some(name) = words.next() {
+        all.push(Asked {
+            name: name.clone(),
+            probes: Probe::all(name)?,
+            text: words.next().cloned(),
+        });
+    }
+    Ok(all)
+}
+
+/// The places of a clause.
+fn places(
+    asked: &Asked,
+    modules: &[Module],
+    types: &[Types<'_>],
+    what: &str,
+) -> Result<Vec<Site>, Failure> {
+    let refused = |why: String| Failure::new(ErrorCode::Usage, what, why, "");
+    let (mut sites, mut refusals) = (Vec::new(), Vec::new());
+    for wanted in &asked.probes {
+        let Some(probe) = wanted.function() else {
+            sites.push(Site::elsewhere(wanted.clone(), modules.len()));
+            continue;
         };
-        let (found, left_out) = all.find().map_err(&refused)?;
-        if found.is_empty() {
-            names.extend(all.names());
+        let before = sites.len();
+        let (mut names, mut left) = (Vec::new(), Vec::new());
+        for (number, (module, types)) in modules.iter().zip(types).enumerate() {
+            if !probe.is_of(&module.name, module.is_program) {
+                continue;
+            }
+            let all = Sites {
+                number,
+                module,
+                types,
+                probe,
+            };
+            let (found, left_out) = all.find().map_err(&refused)?;
+            if found.is_empty() {
+                names.extend(all.names());
+            }
+            left.extend(left_out);
+            sites.extend(found);
         }
-        refusals.extend(left_out);
-        sites.extend(found);
+        if sites.len() == before && left.is_empty() {
+            let words = names.iter().map(String::as_str);
+            let nearest = suggest::nearest(&probe.function, words);
+            let todo = nearest.map_or(String::new(), |name| format!("did you mean \"{name}\"?"));
+            let why = format!("no function fits {}", probe.function);
+            return Err(Failure::new(ErrorCode::NotFound, what, why, todo));
+        }
+        refusals.extend(left);
     }
     if let ([], [why, ..]) = (sites.as_slice(), refusals.as_slice()) {
         return Err(refused(why.clone()));
     }
     refusals.iter().for_each(|why| left_out(why));
-    if sites.is_empty() {
-        let words = names.iter().map(String::as_str);
-        let nearest = suggest::nearest(&probe.function, words);
-        let todo = nearest.map_or(String::new(), |name| format!("did you mean \"{name}\"?"));
-        let why = format!("no function fits {}", probe.function);
-        return Err(Failure::new(ErrorCode::NotFound, &what, why, todo));
-    }
-    if args.list {
-        return show::list(session, &sites, &types);
-    }
-    let armed = arm(args, sites, &modules, &types).map_err(refused)?;
-    let plans: Vec<_> = armed
-        .iter()
-        .map(|armed| (armed.site.clone(), armed.lowered.plan.clone()))
-        .collect();
-    let attached = Attached::new(args.pid, &modules, &plans);
-    let attached = attached.map_err(|error| not_attached(&what, &error))?;
-    for site in &attached.refused {
-        let armed = usize::try_from(*site).ok().and_then(|site| armed.get(site));
-        if let Some(armed) = armed {
-            left_out(&format!(
-                "{}: {}",
-                armed.site.name,
-                AttachError::Instruction
-            ));
-        }
-    }
-    follow(session, args, attached, &armed, &types, &pidfd)
+    Ok(sites)
 }
 
 fn left_out(why: &str) {
@@ -163,47 +254,60 @@ fn not_attached(what: &str, error: &AttachError) -> Failure {
     }
 }
 
-/// Works out what is done at each site.
-fn arm(
-    args: &TraceArgs,
-    sites: Vec<Site>,
-    modules: &[Module],
-    types: &[Types<'_>],
-) -> Result<Vec<Armed>, String> {
-    let text = args.clause.as_deref().unwrap_or_default();
-    // A failure is one line; the place in the text is two.
-    let wrong = |error: ScriptError| {
-        for line in error.show(text).lines() {
-            eprintln!("{}", clean(line));
+/// Works out what is done where.
+struct Arming<'r, 'a> {
+    pid: Option<u32>,
+    modules: &'r [Module],
+    types: &'r [Types<'a>],
+    shared: &'r RefCell<Shared>,
+    entries: RefCell<Vec<Entered>>,
+}
+
+impl Arming<'_, '_> {
+    /// Attaches all of it.
+    fn attach(&self, armed: &[Armed], clauses: usize) -> Result<Attached, AttachError> {
+        let shared = self.shared.borrow();
+        let plan = |(place, armed): (u64, &Armed)| {
+            let mut plan = armed.lowered.plan.clone();
+            plan.may_stop = shared.may_stop;
+            // What tells of its place otherwise shares a program with others.
+            plan.place = if plan.on == On::Instruction { 0 } else { place };
+            (armed.site.clone(), plan)
+        };
+        let sites: Vec<(Site, Plan)> = (0..).zip(armed).map(plan).collect();
+        let attached = Attached::new(&Wanted {
+            pid: self.pid,
+            modules: self.modules,
+            sites: &sites,
+            entries: &self.entries.borrow(),
+            shared: &shared,
+            clauses,
+        })?;
+        for site in &attached.refused {
+            let armed = usize::try_from(*site).ok().and_then(|site| armed.get(site));
+            if let Some(Armed { site, .. }) = armed {
+                left_out(&format!("{}: {}", site.name, AttachError::Instruction));
+            }
         }
-        error.why
-    };
-    let has_return = sites.iter().any(|site| !site.leaves_by_jump);
-    let clause = args
-        .clause
-        .as_ref()
-        .map(|_| parse::clause(text))
-        .transpose();
-    let clause = clause.map_err(wrong)?;
-    let mut armed: Vec<Armed> = Vec::new();
-    for site in sites {
-        let (Some(types), Some(module)) = (types.get(site.module), modules.get(site.module)) else {
-            continue;
+        Ok(attached)
+    }
+
+    /// Works out what is done at each place of a clause.
+    fn clause(&self, number: u32, asked: &Asked, sites: Vec<Site>) -> Result<Vec<Armed>, String> {
+        let text = asked.text.as_deref().unwrap_or_default();
+        // A failure is one line; the place in the text is two.
+        let wrong = |error: ScriptError| {
+            for line in error.show(text).lines() {
+                eprintln!("{}", clean(line));
+            }
+            error.why
         };
-        let long = types.add(Node::Int {
-            name: "long".into(),
-            size: 8,
-            encoding: Encoding::Signed,
-        });
-        let names = SiteNames {
-            site: &site,
-            types,
-            bias: module.bias,
-            long,
-        };
-        let lowering = Lowering::new(types, &names);
-        let lowered = match &clause {
-            Some(clause) => match lowering.clause(clause, text) {
+        let has_return = sites.iter().any(|site| !site.leaves_by_jump);
+        let clause = asked.text.as_ref().map(|_| parse::clause(text)).transpose();
+        let clause = clause.map_err(wrong)?;
+        let mut armed: Vec<Armed> = Vec::new();
+        for site in sites {
+            let lowered = match self.site(&site, clause.as_ref(), text) {
                 Ok(lowered) => lowered,
                 // Where the function returns itself, it may be known.
                 Err(error) if site.leaves_by_jump && has_return => {
@@ -214,28 +318,67 @@ fn arm(
                     let why = wrong(error);
                     return Err(format!("at {}: {why}", site.name));
                 }
-            },
-            None => of_arguments(&lowering, &site),
-        };
-        if let Some(first) = armed.first()
-            && shapes(&first.lowered) != shapes(&lowered)
-        {
-            let (one, other) = (&first.site.name, &site.name);
-            return Err(format!("the keys at {one} and at {other} are not alike"));
+            };
+            if let Some(first) = armed.first()
+                && targets(&first.lowered.plan.actions) != targets(&lowered.plan.actions)
+            {
+                let (one, other) = (&first.site.name, &site.name);
+                return Err(format!("the keys at {one} and at {other} are not alike"));
+            }
+            armed.push(Armed { site, lowered });
         }
-        armed.push(Armed { site, lowered });
+        for Armed { site, lowered } in &mut armed {
+            let plan = &mut lowered.plan;
+            plan.clause = number;
+            plan.on = match site.probe {
+                Probe::Function(_) => On::Instruction,
+                Probe::Profile(_) => On::Sample,
+                Probe::Begin | Probe::End | Probe::Tick(_) => On::Call,
+            };
+            plan.pid = self.pid.filter(|_| plan.on == On::Sample);
+        }
+        Ok(armed)
     }
-    Ok(armed)
+
+    fn site(
+        &self,
+        site: &Site,
+        clause: Option<&Clause>,
+        text: &str,
+    ) -> Result<Lowered, ScriptError> {
+        let nothing = Types::default();
+        let types = self.types.get(site.module).unwrap_or(&nothing);
+        let module = self.modules.get(site.module);
+        let long = types.add(Node::Int {
+            name: "long".into(),
+            size: 8,
+            encoding: Encoding::Signed,
+        });
+        let names = SiteNames {
+            site,
+            types,
+            bias: module.and_then(|module| module.bias),
+            module: module.map_or("", |module| &module.name),
+            pid: self.pid,
+            entries: &self.entries,
+            long,
+        };
+        let lowering = Lowering::new(types, &names).sharing(self.shared, site.module);
+        match clause {
+            Some(clause) => lowering.clause(clause, text),
+            None => Ok(of_arguments(&lowering, site)),
+        }
+    }
 }
 
-/// Of each aggregation the sizes of its key's parts, and what is kept.
-fn shapes(lowered: &Lowered) -> Vec<(Vec<u32>, windlass_script::syntax::Aggregate, bool)> {
-    let additions = lowered.plan.additions.iter();
-    let shape = |addition: &ebpf::Addition| {
-        let parts = addition.key.iter().map(ebpf::KeyPart::bytes).collect();
-        (parts, addition.how, addition.is_unsigned)
-    };
-    additions.map(shape).collect()
+/// The aggregations that actions add to.
+fn targets(actions: &[ebpf::Action]) -> Vec<usize> {
+    let targets = actions.iter().flat_map(|action| match action {
+        ebpf::Action::Add(addition) => vec![addition.to],
+        ebpf::Action::If(_, then, otherwise) => [targets(then), targets(otherwise)].concat(),
+        _ => Vec::new(),
+    });
+    targets.collect()
 }
 
 /// Every argument that can be printed.
@@ -268,57 +411,4 @@ fn of_arguments(lowering: &Lowering<'_, '_>, site: &Site) -> Lowered {
         }
     }
     last
-}
-
-/// Reads and shows what is recorded, until a signal, the time, or the end of the process.
-fn follow(
-    session: &mut Session<'_>,
-    args: &TraceArgs,
-    mut attached: Attached,
-    armed: &[Armed],
-    types: &[Types<'_>],
-    pidfd: &impl std::os::fd::AsFd,
-) -> Result<(), Failure> {
-    let ending = Ending::watch()?;
-    let end = args.seconds.map(|seconds| Instant::now() + seconds);
-    let mut show = Show::new(armed, types);
-    show.begin(session)?;
-    loop {
-        let is_last = ending.has_come()
-            || end.is_some_and(|end| Instant::now() >= end)
-            || process::has_ended(pidfd);
-        if is_last {
-            attached.detach();
-        }
-        let mut failed = None;
-        attached.ring.read(|bytes| {
-            if let (Some(record), None) = (Record::of(bytes), &failed) {
-                failed = show.record(session, &record).err();
-            }
-        });
-        if let Some(failure) = failed {
-            return Err(failure);
-        }
-        session.out.flush()?;
-        if is_last {
-            break;
-        }
-        let left = end.map_or(LOOK, |end| end.saturating_duration_since(Instant::now()));
-        let mut fds = [
-            PollFd::new(&attached.ring, PollFlags::IN),
-            PollFd::new(&ending, PollFlags::IN),
-            PollFd::new(pidfd, PollFlags::IN),
-        ];
-        let wait = Timespec::try_from(left.min(LOOK)).unwrap_or(Timespec::default());
-        // An interrupted wait is a shorter one.
-        let _ = poll(&mut fds, Some(&wait));
-    }
-    for (number, aggregation) in attached.aggregations.iter().enumerate() {
-        let lines = aggregation.lines();
-        let lines = lines.map_err(|error| not_attached("read what was counted", &error))?;
-        show.aggregation(session, number, lines)?;
-    }
-    let counts = attached.counts();
-    let counts = counts.map_err(|error| not_attached("read what was counted", &error))?;
-    show.end(session, armed.len() - attached.refused.len(), counts)
 }

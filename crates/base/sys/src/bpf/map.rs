@@ -47,8 +47,8 @@ const PROCESSORS_MAX: usize = 8192;
 /// Those that there may be on this one, as `0-7`.
 const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 
-/// How many values a read of a [`MapKind::PerProcessor`] gives at most: one for each processor that there may be.
-fn processors() -> usize {
+/// How many processors there may be: so many values a read of a [`MapKind::PerProcessor`] gives at most.
+pub fn processors() -> usize {
     static COUNT: OnceLock<usize> = OnceLock::new();
     let count = || last_processor(&std::fs::read_to_string(POSSIBLE).ok()?)?.checked_add(1);
     *COUNT.get_or_init(|| count().unwrap_or(PROCESSORS_MAX))
@@ -66,6 +66,7 @@ pub struct Map {
     kind: MapKind,
     key_bytes: usize,
     value_bytes: usize,
+    entries: usize,
 }
 
 #[repr(C)]
@@ -127,6 +128,7 @@ impl Map {
             kind,
             key_bytes: key_bytes as usize,
             value_bytes: value_bytes as usize,
+            entries: entries as usize,
         })
     }
 
@@ -204,39 +206,82 @@ impl Map {
         Ok(sums)
     }
 
+    /// A value of 8 bytes of a [`MapKind::Array`].
+    ///
+    /// # Errors
+    /// `EINVAL` for a map of another kind or with values of another length, `ENOENT` beyond the last one.
+    pub fn word(&self, key: u32) -> Result<u64, Errno> {
+        if self.kind != MapKind::Array || self.value_bytes != size_of::<u64>() {
+            return Err(Errno::INVAL);
+        }
+        let mut value = 0_u64;
+        let place = (&raw mut value).expose_provenance() as u64;
+        let key = key.to_ne_bytes();
+        let mut attributes = self.element(&key, place)?;
+        // SAFETY: the key has the map's length, and there is room for a value. Both outlive the call.
+        unsafe { bpf(BPF_MAP_LOOKUP_ELEM, &mut attributes) }?;
+        Ok(value)
+    }
+
     /// Takes all keys and values out of a [`MapKind::HashPerProcessor`]: of each key its value in `words` of 8 bytes, those of one processor
     /// behind those of another. A key that comes while this goes on may be given the next time.
     ///
     /// # Errors
     /// `EINVAL` for a map of another kind; the kernel's answer.
-    pub fn drain(&self, mut take: impl FnMut(&[u8], &[u64])) -> Result<(), Errno> {
+    pub fn drain(&self, take: impl FnMut(&[u8], &[u64])) -> Result<(), Errno> {
+        self.drain_if(|_| true, take)
+    }
+
+    /// As [`Map::drain`], those keys alone that `is_wanted`.
+    ///
+    /// # Errors
+    /// As [`Map::drain`].
+    pub fn drain_if(
+        &self,
+        is_wanted: impl Fn(&[u8]) -> bool,
+        mut take: impl FnMut(&[u8], &[u64]),
+    ) -> Result<(), Errno> {
         if self.kind != MapKind::HashPerProcessor {
             return Err(Errno::INVAL);
         }
         let mut values = vec![0_u64; processors() * self.value_bytes.div_ceil(8)];
-        let mut key = vec![0_u8; self.key_bytes];
-        loop {
-            // Always the first: those before it are gone.
-            let next = key.as_mut_ptr().expose_provenance() as u64;
-            let mut first = ElementAttributes {
-                map: self.fd.as_raw_fd().cast_unsigned(),
-                padding: 0,
-                key: 0,
-                value: next,
-                flags: 0,
-            };
-            // SAFETY: without a key, the first one is written to `key`, which has the map's length and outlives the call.
-            match unsafe { bpf(BPF_MAP_GET_NEXT_KEY, &mut first) } {
+        for key in self.keys()?.iter().filter(|key| is_wanted(key)) {
+            let place = values.as_mut_ptr().expose_provenance() as u64;
+            let mut element = self.element(key, place)?;
+            // SAFETY: the key has the map's length; there is room for a value of each processor that there may be. Both outlive the call.
+            match unsafe { bpf(BPF_MAP_LOOKUP_ELEM, &mut element) } {
                 Ok(_) => {}
-                Err(Errno::NOENT) => return Ok(()),
+                Err(Errno::NOENT) => continue,
                 Err(errno) => return Err(errno),
             }
-            let place = values.as_mut_ptr().expose_provenance() as u64;
-            let mut element = self.element(&key, place)?;
-            // SAFETY: the key has the map's length; there is room for a value of each processor that there may be. Both outlive the call.
-            unsafe { bpf(BPF_MAP_LOOKUP_ELEM, &mut element) }?;
-            self.take(&key)?;
-            take(&key, &values);
+            self.take(key)?;
+            take(key, &values);
+        }
+        Ok(())
+    }
+
+    /// The keys of a hash.
+    fn keys(&self) -> Result<Vec<Vec<u8>>, Errno> {
+        let mut all: Vec<Vec<u8>> = Vec::new();
+        let mut key = vec![0_u8; self.key_bytes];
+        loop {
+            let last = all
+                .last()
+                .map_or(0, |last| last.as_ptr().expose_provenance());
+            let mut next = ElementAttributes {
+                map: self.fd.as_raw_fd().cast_unsigned(),
+                padding: 0,
+                key: last as u64,
+                value: key.as_mut_ptr().expose_provenance() as u64,
+                flags: 0,
+            };
+            // SAFETY: the key behind the last one, or without one the first, is written to `key`; both have the map's length and outlive the call.
+            match unsafe { bpf(BPF_MAP_GET_NEXT_KEY, &mut next) } {
+                // A key that was taken meanwhile begins anew: more than fit are not there.
+                Ok(_) if all.len() < self.entries => all.push(key.clone()),
+                Ok(_) | Err(Errno::NOENT) => return Ok(all),
+                Err(errno) => return Err(errno),
+            }
         }
     }
 
@@ -275,11 +320,11 @@ pub struct Link {
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct LinkAttributes {
-    program: u32,
-    target: u32,
-    attach_type: u32,
-    flags: u32,
+pub(super) struct LinkAttributes {
+    pub(super) program: u32,
+    pub(super) target: u32,
+    pub(super) attach_type: u32,
+    pub(super) flags: u32,
 }
 
 impl Link {

@@ -38,6 +38,8 @@ pub struct UprobePlace {
     pub offset: u64,
     /// What a program that runs there is told (`bpf_get_attach_cookie`).
     pub cookie: u64,
+    /// Where in the file the number is that says how many look at this place; 0: there is none.
+    pub semaphore: u64,
 }
 
 impl Link {
@@ -56,6 +58,12 @@ impl Link {
         let path = CString::new(file.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
         let offsets: Vec<u64> = places.iter().map(|place| place.offset).collect();
         let cookies: Vec<u64> = places.iter().map(|place| place.cookie).collect();
+        let semaphores: Vec<u64> = places.iter().map(|place| place.semaphore).collect();
+        let has_semaphores = semaphores.iter().any(|place| *place != 0);
+        let semaphores = match has_semaphores {
+            true => semaphores.as_ptr().expose_provenance() as u64,
+            false => 0,
+        };
         let mut attributes = UprobesAttributes {
             program: program.as_fd().as_raw_fd().cast_unsigned(),
             target: 0,
@@ -63,14 +71,14 @@ impl Link {
             flags: 0,
             path: path.as_ptr().expose_provenance() as u64,
             offsets: offsets.as_ptr().expose_provenance() as u64,
-            semaphores: 0,
+            semaphores,
             cookies: cookies.as_ptr().expose_provenance() as u64,
             count: u32::try_from(places.len()).map_err(|_| Errno::TOOBIG)?,
             uprobe_flags: 0,
             pid: pid.unwrap_or(0),
             padding: 0,
         };
-        // SAFETY: the addresses are those of a string and of two lists of `count` entries, which outlive the call.
+        // SAFETY: the addresses are those of a string and of lists of `count` entries, which outlive the call.
         let fd = unsafe { bpf(BPF_LINK_CREATE, &mut attributes) }?;
         Ok(Self::of(fd))
     }

@@ -1,6 +1,6 @@
 //! What a program has written at a hit.
 
-use windlass_script::ebpf::{FAULT, FIELD_HEAD, Field, Plan, RECORD_HEAD};
+use windlass_script::ebpf::{FAULT, FIELD_HEAD, Field, NAME_BYTES, Plan, RECORD_HEAD, UNREACHED};
 
 /// One record.
 pub(super) struct Record<'r> {
@@ -22,8 +22,14 @@ pub(super) enum Recorded<'r> {
     Text(u64, &'r [u8], bool),
     /// What lies at an address.
     Object(u64, &'r [u8]),
+    /// Addresses of callers, 8 bytes each.
+    Stack(&'r [u8]),
+    /// A thread's name.
+    Name(&'r [u8]),
     /// It could not be read there.
     Fault(u64),
+    /// The hit did not come to it.
+    Unreached,
 }
 
 impl<'r> Record<'r> {
@@ -56,12 +62,23 @@ impl<'r> Record<'r> {
         if state == FAULT {
             return Some(Recorded::Fault(value));
         }
+        if state == UNREACHED {
+            return Some(Recorded::Unreached);
+        }
         let content = self.bytes.get(at + usize::try_from(FIELD_HEAD).ok()?..)?;
         Some(match field {
             Field::Scalar(_) => Recorded::Scalar(value),
             Field::Text(_, max) => {
                 let len = usize::try_from(state).ok()?.checked_sub(1)?;
                 Recorded::Text(value, content.get(..len)?, state == u64::from(*max))
+            }
+            Field::Stack(_, depth) => {
+                let most = usize::try_from(8 * depth).ok()?;
+                Recorded::Stack(content.get(..usize::try_from(state).ok()?.min(most))?)
+            }
+            Field::Name => {
+                let name = content.get(..usize::try_from(NAME_BYTES).ok()?)?;
+                Recorded::Name(name.split(|byte| *byte == 0).next()?)
             }
             Field::Object(_, bytes) => {
                 Recorded::Object(value, content.get(..usize::try_from(*bytes).ok()?)?)

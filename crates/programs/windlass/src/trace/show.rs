@@ -3,15 +3,19 @@
 use std::borrow::Cow;
 
 use serde_json::{Map, Value, json};
-use windlass_script::ebpf::{Field, KEY_TEXT, OUTCOMES, Outcome};
-use windlass_script::lower::Shown;
+use windlass_script::ebpf::{Field, KEY_TEXT, NAME_BYTES, OUTCOMES, Outcome};
+use windlass_script::format::Given;
+use windlass_script::lower::{Kept, KeyKind, Look, Shown, Told};
+use windlass_script::syntax::{Aggregate, Stack};
 use windlass_types::print::{Limits, Nothing, World, quoted};
 use windlass_types::{Node, TypeId, Types};
 
 use super::Armed;
 use super::attached::Line;
+use super::heat::Heat;
 use super::record::{Record, Recorded, word};
 use super::site::Site;
+use super::symbols::Symbols;
 use crate::Session;
 use crate::failure::Failure;
 use crate::table::{Form, clean};
@@ -32,6 +36,9 @@ pub(super) struct Show<'r, 'a> {
     /// Letters of the longest probe's name, and of each title behind it.
     probe: usize,
     columns: Vec<usize>,
+    /// The process, if there is just one.
+    pid: Option<u32>,
+    symbols: Symbols,
 }
 
 /// `trace -l`
@@ -95,8 +102,10 @@ fn now() -> u64 {
 }
 
 impl<'r, 'a> Show<'r, 'a> {
-    pub(super) fn new(armed: &'r [Armed], types: &'r [Types<'a>]) -> Self {
+    pub(super) fn new(armed: &'r [Armed], types: &'r [Types<'a>], pid: Option<u32>) -> Self {
         Self {
+            pid,
+            symbols: Symbols::default(),
             armed,
             types,
             began: now(),
@@ -105,29 +114,30 @@ impl<'r, 'a> Show<'r, 'a> {
         }
     }
 
+    /// Looks where the process's code lies, as long as it is there.
+    pub(super) fn look(&mut self) {
+        if let Some(pid) = self.pid {
+            self.symbols.look(pid);
+        }
+    }
+
     /// What is printed in columns at a site.
     fn columns(armed: &Armed) -> impl Iterator<Item = &Shown> {
-        armed
-            .lowered
-            .shown
-            .iter()
-            .flatten()
-            .filter(|shown| !is_object(armed, shown))
+        let values = armed.lowered.values();
+        values.filter(|shown| !is_object(armed, shown))
     }
 
     /// Writes the titles.
     pub(super) fn begin(&mut self, session: &mut Session<'_>) -> Result<(), Failure> {
         let name = |armed: &Armed| armed.site.name.chars().count();
         self.probe = self.armed.iter().map(name).max().unwrap_or(0).max(5);
-        let tells =
-            |armed: &Armed| armed.lowered.plan.is_told || !armed.lowered.plan.fields.is_empty();
-        if session.form == Form::Json || session.options.no_header || !self.armed.iter().any(tells)
-        {
+        let told: Vec<&Armed> = self.armed.iter().filter(|armed| has_line(armed)).collect();
+        if session.form == Form::Json || session.options.no_header || told.is_empty() {
             return Ok(());
         }
         let mut titles = vec!["TIME".to_owned(), "TID".to_owned(), "PROBE".to_owned()];
         // Where all places print the same.
-        if let Some(first) = self.armed.first() {
+        if let Some(first) = told.first() {
             let texts: Vec<&str> = Self::columns(first)
                 .map(|shown| shown.text.as_str())
                 .collect();
@@ -135,7 +145,7 @@ impl<'r, 'a> Show<'r, 'a> {
                 let own = Self::columns(armed).map(|shown| shown.text.as_str());
                 own.eq(texts.iter().copied())
             };
-            match self.armed.iter().all(alike) {
+            match told.iter().all(|armed| alike(armed)) {
                 true => titles.extend(texts.iter().map(|text| clean(text))),
                 false => titles.push("ARGUMENTS".to_owned()),
             }
@@ -175,13 +185,25 @@ impl<'r, 'a> Show<'r, 'a> {
             return Ok(());
         };
         let fields = record.fields(&armed.lowered.plan);
-        let all = || armed.lowered.shown.iter().flatten();
+        let mut cell = Cell {
+            types,
+            symbols: &mut self.symbols,
+            pid: record.pid,
+        };
         if session.form == Form::Json {
-            let value = |shown: &Shown| (shown.text.clone(), json_value(types, shown, &fields));
-            let row = json!({
+            let mut values = Map::new();
+            let reached = armed.lowered.values();
+            for shown in reached.filter(|shown| is_reached(shown, &fields)) {
+                values.insert(shown.text.clone(), cell.json(shown, &fields));
+            }
+            let mut row = json!({
                 "time": record.time, "pid": record.pid, "tid": record.tid, "probe": armed.site.name,
-                "values": all().map(value).collect::<Map<_, _>>(),
+                "values": values,
             });
+            let texts = texts(armed, &mut cell, &fields);
+            if !texts.is_empty() {
+                row["text"] = json!(texts.concat());
+            }
             writeln!(session.out, "{row}")?;
             return Ok(());
         }
@@ -192,22 +214,50 @@ impl<'r, 'a> Show<'r, 'a> {
             record.tid.to_string(),
             clean(&armed.site.name),
         ];
-        words.extend(Self::columns(armed).map(|shown| clean(&value(types, shown, &fields))));
-        self.line(session, words)?;
-        for shown in all().filter(|shown| is_object(armed, shown)) {
-            // Names of members are the program's own.
-            for line in value(types, shown, &fields).lines() {
-                writeln!(session.out, "{}", clean(line))?;
+        words.extend(Self::columns(armed).map(|shown| clean(&cell.value(shown, &fields))));
+        let mut below = Vec::new();
+        for shown in armed.lowered.values() {
+            if is_object(armed, shown) && is_reached(shown, &fields) {
+                // Names of members are the program's own.
+                below.extend(cell.value(shown, &fields).lines().map(clean));
             }
+        }
+        let texts = texts(armed, &mut cell, &fields);
+        let any = armed
+            .lowered
+            .values()
+            .any(|shown| is_reached(shown, &fields));
+        if any || armed.lowered.plan.is_told {
+            self.line(session, words)?;
+        }
+        for line in below {
+            writeln!(session.out, "{line}")?;
+        }
+        for text in texts {
+            write!(session.out, "{text}")?;
         }
         Ok(())
     }
 
+    /// Writes what an aggregation kept of the time.
+    pub(super) fn heat(
+        &mut self,
+        session: &mut Session<'_>,
+        kept: &Kept,
+        heat: &Heat,
+    ) -> Result<(), Failure> {
+        let types = self.types.get(kept.module);
+        let (symbols, pid) = (&mut self.symbols, self.pid);
+        heat.write(session, kept, |key| {
+            key_words(types, &kept.keys, key, (&mut *symbols, pid)).join(", ")
+        })
+    }
+
     /// Writes an aggregation, the least line first.
     pub(super) fn aggregation(
-        &self,
+        &mut self,
         session: &mut Session<'_>,
-        number: usize,
+        (number, kept): (usize, &Kept),
         mut lines: Vec<(Vec<u8>, Line)>,
     ) -> Result<(), Failure> {
         let weight = |line: &Line| match line {
@@ -215,33 +265,44 @@ impl<'r, 'a> Show<'r, 'a> {
             Line::Buckets(buckets) => buckets.iter().map(|count| i128::from(*count)).sum(),
         };
         lines.sort_by(|(a, one), (b, other)| (weight(one), a).cmp(&(weight(other), b)));
-        let Some(armed) = self.armed.first() else {
-            return Ok(());
-        };
-        let keys = armed
-            .lowered
-            .keys
-            .get(number)
-            .map(Vec::as_slice)
-            .unwrap_or_default();
-        let types = self.types.get(armed.site.module);
+        let types = self.types.get(kept.module);
+        if session.form != Form::Json && !kept.name.is_empty() && !lines.is_empty() {
+            writeln!(session.out, "@{}", clean(&kept.name))?;
+        }
         for (key, line) in lines {
-            let words = key_words(types, keys, &key);
+            let words = key_words(types, &kept.keys, &key, (&mut self.symbols, self.pid));
             if session.form == Form::Json {
                 let value = match &line {
                     Line::Number(number) => json_number(*number),
-                    Line::Buckets(buckets) => json!(rows(buckets)),
+                    Line::Buckets(buckets) => json!(rows(kept.how, buckets)),
                 };
-                let row = json!({"aggregation": number, "key": words, "value": value});
+                let row =
+                    json!({"aggregation": number, "name": kept.name, "key": words, "value": value});
                 writeln!(session.out, "{row}")?;
                 continue;
             }
-            let shown = clean(&words.join(", "));
+            // Callers are one below the other.
+            let words: Vec<String> = words
+                .iter()
+                .flat_map(|word| word.lines())
+                .map(clean)
+                .collect();
+            let has_callers = kept
+                .keys
+                .iter()
+                .any(|kind| matches!(kind, KeyKind::Stack(..)));
+            let shown = match has_callers {
+                true => words.join("\n"),
+                false => words.join(", "),
+            };
             match line {
+                Line::Number(number) if has_callers => {
+                    writeln!(session.out, "{shown}\n{:<40}  {number}", "")?;
+                }
                 Line::Number(number) => writeln!(session.out, "{shown:<40}  {number}")?,
                 Line::Buckets(buckets) => {
                     writeln!(session.out, "{shown}")?;
-                    histogram(session, &rows(&buckets))?;
+                    histogram(session, &rows(kept.how, &buckets))?;
                 }
             }
         }
@@ -253,34 +314,77 @@ impl<'r, 'a> Show<'r, 'a> {
         &self,
         session: &mut Session<'_>,
         probes: usize,
-        counts: [u64; OUTCOMES],
+        counts: &[(String, [u64; OUTCOMES])],
     ) -> Result<(), Failure> {
         session.out.flush()?;
-        let of = |outcome: Outcome| counts.get(outcome as usize).copied().unwrap_or(0);
-        let plural = if probes == 1 { "" } else { "s" };
-        let mut line = format!(
-            "{probes} probe{plural}, {} hits, {} records",
-            of(Outcome::Hits),
-            of(Outcome::Records)
-        );
-        for (outcome, word) in [
-            (Outcome::Aggregated, "aggregated"),
-            (Outcome::Filtered, "filtered"),
-            (Outcome::Faults, "faults"),
-        ] {
-            if of(outcome) > 0 {
-                line.push_str(&format!(", {} {word}", of(outcome)));
+        if counts.len() > 1 {
+            for (name, counts) in counts {
+                eprintln!("{}: {}", clean(name), counted(counts));
             }
         }
-        eprintln!("{line}, {} dropped", of(Outcome::Dropped));
+        let mut all = [0; OUTCOMES];
+        for (_, counts) in counts {
+            for (sum, count) in all.iter_mut().zip(counts) {
+                *sum += count;
+            }
+        }
+        let plural = if probes == 1 { "" } else { "s" };
+        eprintln!("{probes} probe{plural}, {}", counted(&all));
         Ok(())
     }
+}
+
+/// What became of hits.
+fn counted(counts: &[u64; OUTCOMES]) -> String {
+    let of = |outcome: Outcome| counts.get(outcome as usize).copied().unwrap_or(0);
+    let mut line = format!(
+        "{} hits, {} records",
+        of(Outcome::Hits),
+        of(Outcome::Records)
+    );
+    for (outcome, word) in [
+        (Outcome::Aggregated, "aggregated"),
+        (Outcome::Filtered, "filtered"),
+        (Outcome::Faults, "faults"),
+    ] {
+        if of(outcome) > 0 {
+            line.push_str(&format!(", {} {word}", of(outcome)));
+        }
+    }
+    format!("{line}, {} dropped", of(Outcome::Dropped))
+}
+
+/// It prints lines with columns.
+fn has_line(armed: &Armed) -> bool {
+    armed.lowered.plan.is_told || armed.lowered.values().next().is_some()
+}
+
+/// The hit came to it.
+fn is_reached(shown: &Shown, fields: &[Recorded<'_>]) -> bool {
+    !matches!(fields.get(shown.field), Some(Recorded::Unreached))
+}
+
+/// What `printf` says.
+fn texts(armed: &Armed, cell: &mut Cell<'_, '_>, fields: &[Recorded<'_>]) -> Vec<String> {
+    let mut all = Vec::new();
+    for told in &armed.lowered.told {
+        if let Told::Text(format, values, reached) = told
+            && !matches!(fields.get(*reached), Some(Recorded::Unreached))
+        {
+            let given = values.iter().map(|shown| cell.given(shown, fields));
+            all.push(format.fill(&given.collect::<Vec<_>>()));
+        }
+    }
+    all
 }
 
 /// It has more than fits into a column.
 fn is_object(armed: &Armed, shown: &Shown) -> bool {
     let field = armed.lowered.plan.fields.get(shown.field);
-    matches!(field, Some(Field::Object(_, bytes)) if *bytes > COLUMN_BYTES || !shown.is_text)
+    match field {
+        Some(Field::Object(_, bytes)) => *bytes > COLUMN_BYTES || shown.look != Look::Text,
+        field => matches!(field, Some(Field::Stack(..))),
+    }
 }
 
 /// A text between quotes; with dots if there may be more of it.
@@ -306,7 +410,11 @@ impl World for Captured<'_, '_> {
                 let end: &[u8] = if *goes_on { &[] } else { &[0] };
                 from(*start, &[bytes, end].concat())
             }
-            Recorded::Scalar(_) | Recorded::Fault(_) => None,
+            Recorded::Scalar(_)
+            | Recorded::Fault(_)
+            | Recorded::Stack(_)
+            | Recorded::Name(_)
+            | Recorded::Unreached => None,
         });
         let found = found.unwrap_or_default();
         for (into, from) in into.iter_mut().zip(&found) {
@@ -316,42 +424,102 @@ impl World for Captured<'_, '_> {
     }
 }
 
-/// A value as a person reads it.
-fn value(types: &Types<'_>, shown: &Shown, fields: &[Recorded<'_>]) -> String {
-    match fields.get(shown.field) {
-        Some(Recorded::Scalar(number)) => scalar(types, shown.ty, *number),
-        Some(Recorded::Text(_, bytes, goes_on)) => text(bytes, *goes_on),
-        Some(Recorded::Object(_, bytes)) => {
-            let behind = fields
-                .get(shown.field..shown.behind.end)
-                .unwrap_or_default();
-            let limits = Limits {
-                pointers: 2,
-                ..Limits::default()
-            };
-            types.show(shown.ty, bytes, &Captured(behind), limits)
-        }
-        Some(Recorded::Fault(at)) => format!("<fault {at:#x}>"),
-        None => String::new(),
-    }
+/// Shows the values of one record.
+struct Cell<'s, 'a> {
+    types: &'s Types<'a>,
+    symbols: &'s mut Symbols,
+    /// Whose.
+    pid: u32,
 }
 
-fn json_value(types: &Types<'_>, shown: &Shown, fields: &[Recorded<'_>]) -> Value {
-    match fields.get(shown.field) {
-        Some(Recorded::Scalar(number)) => match types.bare(shown.ty) {
-            Node::Int {
-                encoding, size: 8, ..
-            } if !encoding.is_signed() => json!(number),
-            Node::Int { .. } => json!(number.cast_signed()),
-            _ => json!(scalar(types, shown.ty, *number)),
-        },
-        Some(Recorded::Text(_, bytes, _)) => json!(String::from_utf8_lossy(bytes)),
-        Some(Recorded::Object(_, bytes)) if shown.is_text => {
-            let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
-            json!(String::from_utf8_lossy(text))
+impl Cell<'_, '_> {
+    /// A value as a person reads it.
+    fn value(&mut self, shown: &Shown, fields: &[Recorded<'_>]) -> String {
+        let types = self.types;
+        match (fields.get(shown.field), shown.look) {
+            (Some(Recorded::Scalar(number)), Look::Symbol) => {
+                self.symbols.name(Stack::User, Some(self.pid), *number)
+            }
+            (Some(Recorded::Scalar(number)), _) => scalar(types, shown.ty, *number),
+            (Some(Recorded::Text(_, bytes, goes_on)), _) => text(bytes, *goes_on),
+            (Some(Recorded::Name(bytes)), _) => text(bytes, false),
+            (Some(Recorded::Stack(addresses)), look) => self.callers(look, addresses).join("\n"),
+            (Some(Recorded::Object(_, bytes)), _) => {
+                let behind = fields
+                    .get(shown.field..shown.behind.end)
+                    .unwrap_or_default();
+                let limits = Limits {
+                    pointers: 2,
+                    ..Limits::default()
+                };
+                types.show(shown.ty, bytes, &Captured(behind), limits)
+            }
+            (Some(Recorded::Fault(at)), _) => format!("<fault {at:#x}>"),
+            (Some(Recorded::Unreached) | None, _) => String::new(),
         }
-        Some(_) => json!(value(types, shown, fields)),
-        None => Value::Null,
+    }
+
+    fn callers(&mut self, look: Look, addresses: &[u8]) -> Vec<String> {
+        let of = match look {
+            Look::Stack(of) => of,
+            _ => Stack::User,
+        };
+        let words = addresses.chunks_exact(8).filter_map(|bytes| word(bytes, 0));
+        let names =
+            words.map(|address| format!("  {}", self.symbols.name(of, Some(self.pid), address)));
+        names.collect()
+    }
+
+    /// A value for a format.
+    fn given(&mut self, shown: &Shown, fields: &[Recorded<'_>]) -> Given {
+        match fields.get(shown.field) {
+            Some(Recorded::Scalar(number)) if shown.look == Look::Typed => {
+                match self.types.bare(shown.ty) {
+                    Node::Enum { .. } | Node::Float { .. } => {
+                        Given::Text(clean(&self.value(shown, fields)))
+                    }
+                    _ => Given::Number(*number),
+                }
+            }
+            Some(Recorded::Text(_, bytes, _) | Recorded::Name(bytes)) => {
+                Given::Text(clean(&String::from_utf8_lossy(bytes)))
+            }
+            Some(Recorded::Object(_, bytes)) if shown.look == Look::Text => {
+                let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+                Given::Text(clean(&String::from_utf8_lossy(text)))
+            }
+            _ => {
+                let value = self.value(shown, fields);
+                Given::Text(value.lines().map(clean).collect::<Vec<_>>().join("\n"))
+            }
+        }
+    }
+
+    fn json(&mut self, shown: &Shown, fields: &[Recorded<'_>]) -> Value {
+        match fields.get(shown.field) {
+            Some(Recorded::Scalar(number)) if shown.look == Look::Typed => {
+                match self.types.bare(shown.ty) {
+                    Node::Int {
+                        encoding, size: 8, ..
+                    } if !encoding.is_signed() => json!(number),
+                    Node::Int { .. } => json!(number.cast_signed()),
+                    _ => json!(scalar(self.types, shown.ty, *number)),
+                }
+            }
+            Some(Recorded::Text(_, bytes, _) | Recorded::Name(bytes)) => {
+                json!(String::from_utf8_lossy(bytes))
+            }
+            Some(Recorded::Object(_, bytes)) if shown.look == Look::Text => {
+                let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+                json!(String::from_utf8_lossy(text))
+            }
+            Some(Recorded::Stack(addresses)) => {
+                let names = self.callers(shown.look, addresses);
+                json!(names.iter().map(|name| name.trim()).collect::<Vec<_>>())
+            }
+            Some(_) => json!(self.value(shown, fields)),
+            None => Value::Null,
+        }
     }
 }
 
@@ -366,23 +534,46 @@ fn scalar(types: &Types<'_>, ty: TypeId, number: u64) -> String {
     types.show(ty, bytes, &Nothing, limits)
 }
 
-fn key_words(types: Option<&Types<'_>>, keys: &[Option<TypeId>], key: &[u8]) -> Vec<String> {
+fn key_words(
+    types: Option<&Types<'_>>,
+    keys: &[KeyKind],
+    key: &[u8],
+    (symbols, pid): (&mut Symbols, Option<u32>),
+) -> Vec<String> {
     let mut at = 0;
-    let words = keys.iter().map(|ty| match (ty, types) {
-        (Some(ty), Some(types)) => {
-            let number = word(key, at).unwrap_or(0);
-            at += 8;
-            scalar(types, *ty, number)
-        }
-        _ => {
-            let text = key.get(at..).unwrap_or_default();
-            let text = text.get(..KEY_TEXT as usize).unwrap_or(text);
-            at += KEY_TEXT as usize;
-            let end = text.iter().position(|byte| *byte == 0);
-            self::text(text, end.is_none())
-        }
-    });
-    words.collect()
+    let mut take = |bytes: usize| {
+        let part = key.get(at..).unwrap_or_default();
+        at += bytes;
+        part.get(..bytes).unwrap_or(part)
+    };
+    let mut words = Vec::new();
+    for kind in keys {
+        words.push(match (kind, types) {
+            (KeyKind::Number(ty), Some(types)) => scalar(types, *ty, word(take(8), 0).unwrap_or(0)),
+            (KeyKind::Number(_), None) => word(take(8), 0).unwrap_or(0).to_string(),
+            (KeyKind::Symbol, _) => {
+                let address = word(take(8), 0).unwrap_or(0);
+                symbols.name(Stack::User, pid, address)
+            }
+            (KeyKind::Stack(of, depth), _) => {
+                let addresses = take(8 * usize::try_from(*depth).unwrap_or(0));
+                let addresses = addresses.chunks_exact(8).filter_map(|bytes| word(bytes, 0));
+                let addresses = addresses.take_while(|address| *address != 0);
+                let names = addresses.map(|address| symbols.name(*of, pid, address));
+                names.collect::<Vec<_>>().join("\n")
+            }
+            (KeyKind::Text | KeyKind::Name, _) => {
+                let bytes = match kind {
+                    KeyKind::Name => NAME_BYTES,
+                    _ => KEY_TEXT,
+                };
+                let text = take(bytes as usize);
+                let end = text.iter().position(|byte| *byte == 0);
+                self::text(text, end.is_none())
+            }
+        });
+    }
+    words
 }
 
 /// A number of 64 bits, with or without sign.
@@ -395,12 +586,18 @@ fn json_number(number: i128) -> Value {
 }
 
 /// The buckets that hold something, and those between them: the least value of each, and how many there are.
-fn rows(buckets: &[u64]) -> Vec<(i128, u64)> {
+fn rows(how: Aggregate, buckets: &[u64]) -> Vec<(i128, u64)> {
     let first = buckets.iter().position(|count| *count > 0).unwrap_or(0);
     let last = buckets.iter().rposition(|count| *count > 0).unwrap_or(0);
-    let least = |bucket: usize| match bucket {
-        64 => 0,
-        65.. => 1_i128 << (bucket - 65),
+    let least = |bucket: usize| match (how, bucket) {
+        // Below all steps there is no least one: one less than the first.
+        (Aggregate::Linear { low, .. }, 0) => i128::from(low) - 1,
+        (Aggregate::Linear { low, step, .. }, bucket) => {
+            let steps = i128::try_from(bucket - 1).unwrap_or(0);
+            i128::from(low) + i128::from(step) * steps
+        }
+        (_, 64) => 0,
+        (_, 65..) => 1_i128 << (bucket - 65),
         _ => -(1_i128 << (63 - bucket)),
     };
     let all = buckets

@@ -1,188 +1,43 @@
 //! Which places of a program a probe names, and what is known at each.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::ops::Range;
 
+use windlass_script::Code;
 use windlass_script::lower::{Location, Names};
-use windlass_target::debug::Debug;
-use windlass_target::elf::Functions;
+use windlass_target::demangle;
 use windlass_target::instructions::{self, Spot};
-use windlass_target::maps::{self, Mapping};
-use windlass_target::{Elf, demangle};
 use windlass_types::{FunctionRef, Parameter, Place, TypeId, Types, fits};
 
 use crate::suggest;
 
+use super::module::Module;
 use super::place::{self, At};
+use super::probe::{FunctionProbe, Probe};
 
 /// Places of one probe at most.
 pub(super) const SITES_MAX: usize = 10_000;
-/// Bytes of a function that are decoded at most.
-const CODE_MAX: u64 = 1 << 20;
 /// Bytes of an instruction at most.
 const INSTRUCTION_MAX: u64 = 15;
-/// Execute, of a segment's flags.
-const EXECUTE: u32 = 1;
 
-/// Which functions, and where in them.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Probe {
-    /// The last part of a file's path, with `*`; without one, the program itself.
-    pub(super) module: Option<String>,
-    /// A function's name, with `*`.
-    pub(super) function: String,
-    /// Where the function returns, instead of where it is entered.
-    pub(super) is_return: bool,
-}
-
-impl Probe {
-    /// `[MODULE:]FUNCTION[:entry|:return]`
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
-        let mut parts = Vec::new();
-        let mut rest = text;
-        // Two colons belong to a name.
-        while let Some(at) = single_colon(rest) {
-            let (part, after) = rest.split_at(at);
-            parts.push(part);
-            rest = after.get(1..).unwrap_or_default();
-        }
-        parts.push(rest);
-        let is_return = match parts.last() {
-            Some(&"return") => true,
-            Some(&"entry") => false,
-            _ => {
-                parts.push("entry");
-                false
-            }
-        };
-        parts.pop();
-        match parts.as_slice() {
-            [function] if !function.is_empty() => Ok(Self {
-                module: None,
-                function: (*function).to_owned(),
-                is_return,
-            }),
-            [module, function] if !module.is_empty() && !function.is_empty() => Ok(Self {
-                module: Some((*module).to_owned()),
-                function: (*function).to_owned(),
-                is_return,
-            }),
-            _ => Err(format!(
-                "{text} is not [MODULE:]FUNCTION, with :entry or :return behind it"
-            )),
-        }
-    }
-}
-
-fn single_colon(text: &str) -> Option<usize> {
-    let bytes = text.as_bytes();
-    let is_colon = |at: usize| bytes.get(at) == Some(&b':');
-    (0..bytes.len()).find(|&at| is_colon(at) && !is_colon(at + 1) && !(at > 0 && is_colon(at - 1)))
-}
-
-/// A file that a program has mapped.
-pub(super) struct Module {
-    /// The last part of its path.
-    pub(super) name: String,
-    path: PathBuf,
-    /// What is opened for it: also of a file that was removed, or is in another root.
-    pub(super) file: PathBuf,
-    pub(super) bias: u64,
-    elf: Elf,
-    functions: Functions,
-    debug: Debug,
-}
-
-impl Module {
-    /// The files of a process that a pattern names; without one, its program.
-    pub(super) fn find(pid: u32, pattern: Option<&str>) -> Result<Vec<Self>, String> {
-        let mappings = maps::of(pid).map_err(|error| error.to_string())?;
-        let program = std::fs::read_link(format!("/proc/{pid}/exe"));
-        let program = program.map_err(|error| error.to_string())?;
-        let code = mappings.iter().filter(|mapping| mapping.is_executable);
-        let mut found: Vec<Self> = Vec::new();
-        let mut names = Vec::new();
-        for mapping in code {
-            let Some(path) = mapping.path() else {
-                continue;
-            };
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            let name = name.trim_end_matches(" (deleted)").to_owned();
-            names.push(name.clone());
-            let is_wanted = match pattern {
-                Some(pattern) => fits(pattern, &name),
-                None => path == program,
-            };
-            if is_wanted && !found.iter().any(|module| module.path == path) {
-                found.push(Self::open(pid, mapping, &path, name)?);
-            }
-        }
-        if found.is_empty() {
-            names.sort_unstable();
-            names.dedup();
-            let pattern = pattern.unwrap_or("its program");
-            return Err(format!(
-                "it has not mapped {pattern}; it has {}",
-                names.join(", ")
-            ));
-        }
-        Ok(found)
-    }
-
-    fn open(pid: u32, mapping: &Mapping, path: &Path, name: String) -> Result<Self, String> {
-        let (start, end) = (mapping.start, mapping.end);
-        let file = PathBuf::from(format!("/proc/{pid}/map_files/{start:x}-{end:x}"));
-        let why = |error: std::io::Error| format!("{}: {error}", path.display());
-        let elf = Elf::new(File::open(&file).map_err(why)?).map_err(why)?;
-        let debug = Debug::of(&elf, path, Path::new(&format!("/proc/{pid}/root")));
-        let bias = elf.bias(start, mapping.offset);
-        let bias = bias.ok_or_else(|| format!("{} is not as it is mapped", path.display()))?;
-        Ok(Self {
-            name,
-            path: path.to_owned(),
-            file,
-            bias,
-            functions: elf.functions(),
-            elf,
-            debug,
-        })
-    }
-
-    /// The types that its debug data has.
-    pub(super) fn types(&self) -> Types<'_> {
-        self.debug.types()
-    }
-
-    /// Where debug data was looked for, if there is none.
-    pub(super) fn without_debug(&self) -> Option<String> {
-        let places = self.debug.looked_in().join(", ");
-        (!self.debug.has_types()).then(|| format!("{}: no debug data in {places}", self.name))
-    }
-
-    /// Where an address of code lies in the file.
-    fn offset(&self, address: u64) -> Option<u64> {
-        let holds = |segment: &&windlass_target::elf::Segment| {
-            let end = segment.address.saturating_add(segment.file_len);
-            segment.kind == 1
-                && segment.flags & EXECUTE != 0
-                && (segment.address..end).contains(&address)
-        };
-        let segment = self.elf.segments().iter().find(holds)?;
-        (address - segment.address).checked_add(segment.offset)
-    }
-
-    fn code(&self, range: std::ops::Range<u64>) -> Vec<u8> {
-        let len = range.end.saturating_sub(range.start).min(CODE_MAX);
-        let offset = self.offset(range.start);
-        offset.map_or(Vec::new(), |offset| self.elf.bytes(offset, len))
-    }
+/// Where a function is entered, to pair it with its return.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Entered {
+    /// Which of the modules.
+    pub(super) module: usize,
+    /// Where in the file.
+    pub(super) offset: u64,
+    /// The canonical frame address there.
+    pub(super) frame: Code,
 }
 
 /// One place that a probe is put on.
 #[derive(Debug, Clone)]
 pub(super) struct Site {
-    /// Which of the modules.
+    /// What it is of.
+    pub(super) probe: Probe,
+    /// Which of the modules; the one behind the last where it is in none.
     pub(super) module: usize,
     /// `module:function`
     pub(super) name: String,
@@ -194,6 +49,8 @@ pub(super) struct Site {
     pub(super) leaves_by_jump: bool,
     /// It is a copy in another function.
     pub(super) is_inline: bool,
+    /// At a return: where the function is entered, and the frame as it is here.
+    entered: Option<(Entered, Code)>,
     /// The arguments, with where they are at the place.
     pub(super) arguments: Vec<Parameter>,
     locations: Vec<Location>,
@@ -205,6 +62,30 @@ pub(super) struct Site {
 }
 
 impl Site {
+    /// One that is in no file.
+    pub(super) fn elsewhere(probe: Probe, module: usize) -> Self {
+        Self {
+            name: probe.name(),
+            probe,
+            module,
+            offset: 0,
+            is_emulated: true,
+            leaves_by_jump: false,
+            is_inline: false,
+            entered: None,
+            arguments: Vec::new(),
+            locations: Vec::new(),
+            returns: None,
+            has_types: true,
+            source: String::new(),
+        }
+    }
+
+    /// It is an instruction of a program, whose registers are there.
+    pub(super) fn is_instruction(&self) -> bool {
+        self.probe.function().is_some()
+    }
+
     /// The arguments as a person reads them.
     pub(super) fn described(&self, types: &Types<'_>) -> String {
         if !self.has_types {
@@ -223,7 +104,14 @@ impl Site {
 pub(super) struct SiteNames<'s, 't, 'a> {
     pub(super) site: &'s Site,
     pub(super) types: &'t Types<'a>,
-    pub(super) bias: u64,
+    /// How far its file was moved, where that is the same for all who run it.
+    pub(super) bias: Option<u64>,
+    /// The file's name.
+    pub(super) module: &'s str,
+    /// The process, if there is just one.
+    pub(super) pid: Option<u32>,
+    /// Where functions are entered that are paired with their returns, by their numbers.
+    pub(super) entries: &'s RefCell<Vec<Entered>>,
     /// The type of what is known as a number alone.
     pub(super) long: TypeId,
 }
@@ -241,7 +129,10 @@ impl Names for SiteNames<'_, '_, '_> {
                 return Some((location.clone(), argument.ty));
             }
         }
-        let register = |number| Location::Value(windlass_script::Code::Register(number));
+        if !site.is_instruction() {
+            return None;
+        }
+        let register = |number| Location::Value(Code::Register(number));
         match (name, site.returns) {
             ("retval", Some(TypeId::VOID)) if site.has_types => {
                 let why = "nothing: the function returns no value".to_owned();
@@ -262,12 +153,44 @@ impl Names for SiteNames<'_, '_, '_> {
         }
         let (ty, place) = self.types.variable(name).ok()?;
         let types = self.types;
-        let at = At {
-            types,
-            pc: 0,
-            bias: self.bias,
+        let Some(bias) = self.bias else {
+            let why = "a variable of the program, which lies elsewhere in each process";
+            return Some((Location::Absent(why.to_owned()), ty));
         };
+        let at = At { types, pc: 0, bias };
         Some((at.location(&place), ty))
+    }
+
+    fn process(&self) -> Option<u32> {
+        self.pid
+    }
+
+    fn entered(&self) -> Result<(Code, u32), String> {
+        if self.site.returns.is_none() {
+            return Err("known only where a function returns".to_owned());
+        }
+        let Some((entered, frame)) = &self.site.entered else {
+            return Err("not known: the function's frame is not known here, or is moved".to_owned());
+        };
+        let mut entries = self.entries.borrow_mut();
+        let number = entries.iter().position(|other| other == entered);
+        let number = number.unwrap_or_else(|| {
+            entries.push(entered.clone());
+            entries.len() - 1
+        });
+        Ok((frame.clone(), u32::try_from(number).unwrap_or(u32::MAX)))
+    }
+
+    fn type_named(&self, spelled: &str) -> Option<TypeId> {
+        // A library is named as the file is whose types these are.
+        let (keyword, name) = match spelled.rsplit_once(' ') {
+            Some((keyword, name)) => (format!("{keyword} "), name),
+            None => (String::new(), spelled),
+        };
+        let (module, name) = name.split_once('`')?;
+        let is_own = module == self.module;
+        let found = self.types.spelled(&format!("{keyword}{name}"));
+        found.ok().filter(|_| is_own)
     }
 
     fn missing(&self, name: &str) -> String {
@@ -293,7 +216,7 @@ pub(super) struct Sites<'m, 't, 'a> {
     pub(super) number: usize,
     pub(super) module: &'m Module,
     pub(super) types: &'t Types<'a>,
-    pub(super) probe: &'m Probe,
+    pub(super) probe: &'m FunctionProbe,
 }
 
 impl Sites<'_, '_, '_> {
@@ -338,7 +261,7 @@ impl Sites<'_, '_, '_> {
             let spots = self.spots(&range, std::slice::from_ref(&range), |_| true);
             match spots {
                 Ok(spots) => sites.extend(spots.into_iter().filter_map(|spot| {
-                    let mut site = self.site(&shown, spot)?;
+                    let mut site = self.site(&shown, spot, &range)?;
                     site.has_types = false;
                     Some(site)
                 })),
@@ -360,8 +283,14 @@ impl Sites<'_, '_, '_> {
         all.collect()
     }
 
-    fn site(&self, function: &str, spot: Spot) -> Option<Site> {
+    fn site(&self, function: &str, spot: Spot, whole: &Range<u64>) -> Option<Site> {
+        let entered = match self.probe.is_return {
+            true => self.entered(whole, spot.address),
+            false => None,
+        };
         Some(Site {
+            probe: Probe::Function(self.probe.clone()),
+            entered,
             module: self.number,
             name: format!("{}:{function}", self.module.name),
             offset: self.module.offset(spot.address)?,
@@ -376,10 +305,30 @@ impl Sites<'_, '_, '_> {
         })
     }
 
+    /// Where a function is entered, and its frame at one of its returns.
+    fn entered(&self, whole: &Range<u64>, at: u64) -> Option<(Entered, Code)> {
+        // Go moves its stacks: a frame that returns is not where it was entered.
+        if self.module.elf.has_section(".gopclntab") {
+            return None;
+        }
+        let frame = |pc| {
+            let (register, offset) = self.types.cfa(pc)?;
+            Some(Code::Register(register).plus(offset))
+        };
+        let code = self.module.code(whole.clone());
+        let spot = instructions::entry(&code, whole.start, |pc| frame(pc).is_some());
+        let entered = Entered {
+            module: self.number,
+            offset: self.module.offset(spot.address)?,
+            frame: frame(spot.address)?,
+        };
+        Some((entered, frame(at)?))
+    }
+
     fn spots(
         &self,
-        range: &std::ops::Range<u64>,
-        whole: &[std::ops::Range<u64>],
+        range: &Range<u64>,
+        whole: &[Range<u64>],
         may_be: impl Fn(u64) -> bool,
     ) -> Result<Vec<Spot>, String> {
         if !self.is_code(range.start) {
@@ -427,6 +376,13 @@ impl Sites<'_, '_, '_> {
             false => here.map(|range| function.low_pc..range.end).collect(),
         };
         let at_entry = self.types.function(function, function.low_pc);
+        let whole = function
+            .ranges
+            .iter()
+            .find(|range| range.contains(&function.low_pc));
+        let whole = whole.map_or(function.low_pc..function.low_pc, |range| {
+            function.low_pc..range.end
+        });
         let mut sites = Vec::new();
         for range in ranges {
             let may_be = |pc| self.has_all(function, at_entry.as_ref(), pc);
@@ -436,13 +392,13 @@ impl Sites<'_, '_, '_> {
                 let Some(here) = here.or_else(|| at_entry.clone()) else {
                     continue;
                 };
-                let Some(mut site) = self.site(&function.name, spot) else {
+                let Some(mut site) = self.site(&function.name, spot, &whole) else {
                     continue;
                 };
                 let at = At {
                     types: self.types,
                     pc: spot.address,
-                    bias: self.module.bias,
+                    bias: self.module.bias.unwrap_or(0),
                 };
                 site.is_inline = function.is_inline;
                 site.arguments = here.parameters;
@@ -481,34 +437,5 @@ fn source(function: &FunctionRef) -> String {
         (true, _) => String::new(),
         (false, 0) => file.to_owned(),
         (false, line) => format!("{file}:{line}"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn probes_are_read() {
-        let probe = |module: Option<&str>, function: &str, is_return| Probe {
-            module: module.map(str::to_owned),
-            function: function.to_owned(),
-            is_return,
-        };
-        for (text, wanted) in [
-            ("handle", probe(None, "handle", false)),
-            ("server:handle*", probe(Some("server"), "handle*", false)),
-            (
-                "libc.so.6:malloc:return",
-                probe(Some("libc.so.6"), "malloc", true),
-            ),
-            ("net::Pool<*>::get", probe(None, "net::Pool<*>::get", false)),
-            ("x:net::get:entry", probe(Some("x"), "net::get", false)),
-        ] {
-            assert_eq!(Probe::parse(text), Ok(wanted), "{text}");
-        }
-        for text in ["", ":", "a:b:c", "a:", "return"] {
-            assert!(Probe::parse(text).is_err(), "{text}");
-        }
     }
 }
