@@ -8,7 +8,7 @@ use windlass_target::Elf;
 use windlass_target::debug::Debug;
 use windlass_target::elf::Functions;
 use windlass_target::maps::{self, Mapping};
-use windlass_types::{Section, Types, fits};
+use windlass_types::{Types, fits};
 
 /// Bytes of a function that are decoded at most.
 const CODE_MAX: u64 = 1 << 20;
