@@ -5,7 +5,7 @@ use crate::rows::rows;
 /// First word of the file: "wlmemory", little endian.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"wlmemory");
 /// Changes with every change of the rows below.
-pub const VERSION: u64 = 2;
+pub const VERSION: u64 = 3;
 
 /// Where files are if not in `$XDG_RUNTIME_DIR/windlass`: the user's number follows. On a disk the first page of a file costs a millisecond, so
 /// that memory comes first.
@@ -103,17 +103,8 @@ rows! {
     }
 
     /// A class of objects. Rows from [`CLASSES`] on are of the same classes' sampled objects, which have slabs of their own.
+    /// What two threads change in turn comes first: one cache line.
     Class, ClassRow {
-        /// Bytes of an object; 0: no such class.
-        size: u64,
-        /// Units of a slab.
-        units: u64,
-        /// Slabs.
-        slabs: u64,
-        /// Objects in all of them, free or not.
-        objects: u64,
-        /// Objects that are free in slabs.
-        in_slabs: u64,
         /// Objects in the depot.
         in_depot: u64,
         /// Batches that magazines took.
@@ -122,6 +113,16 @@ rows! {
         flushes: u64,
         /// Times that a thread waited for the class's lock.
         contended: u64,
+        /// Objects that are free in slabs.
+        in_slabs: u64,
+        /// Slabs.
+        slabs: u64,
+        /// Objects in all of them, free or not.
+        objects: u64,
+        /// Bytes of an object; 0: no such class.
+        size: u64,
+        /// Units of a slab.
+        units: u64,
     }
 
     /// A thread's cache. The last row of the table is the sum of all threads that found no row.
@@ -272,12 +273,10 @@ rows! {
         sampled_classes: u64,
         /// Bytes of a state.
         class_stride: u64,
-        /// In a state: batches in the depot, a byte.
+        /// In a state: objects in the depot, 2 bytes.
         depot_len: u64,
-        /// In a state: the depot, batches of addresses.
+        /// In a state: the address of the depot, which has addresses.
         depot: u64,
-        /// In the depot: bytes from one batch to the next.
-        depot_stride: u64,
         /// Address of the address of the first thread's cache.
         caches: u64,
         /// In a cache: the next one's address.
@@ -378,6 +377,8 @@ impl Table {
 }
 
 const PAGE: usize = 4096;
+/// Two cache lines, so that threads with different classes share none.
+const CLASS_STRIDE: usize = Class::LEN.next_multiple_of(128);
 const START: Table = Table {
     offset: 0,
     stride: 0,
@@ -395,7 +396,11 @@ pub const SAMPLING: Table = Table::after(MAPPED, Sampling::LEN, 1);
 /// [`Anchor`].
 pub const ANCHOR: Table = Table::after(SAMPLING, Anchor::LEN, 1);
 /// [`Class`]: malloc's and object caches', then their sampled objects'.
-pub const CLASS: Table = Table::after(ANCHOR, Class::LEN, 2 * CLASSES);
+pub const CLASS: Table = Table {
+    offset: ANCHOR.end().next_multiple_of(CLASS_STRIDE),
+    stride: CLASS_STRIDE,
+    rows: 2 * CLASSES,
+};
 /// [`Thread`]; the last row is a sum.
 pub const THREAD: Table = Table::paged(CLASS, Thread::LEN, 1024 + 1);
 /// [`Cache`]. Further caches have no row.
@@ -476,12 +481,16 @@ mod tests {
             assert!(pair[0].end() <= pair[1].offset);
             assert_eq!(pair[0].row(pair[0].rows), None);
         }
-        assert!(CLASS.end() <= 3 * PAGE, "what each process writes");
+        // malloc's classes.
+        assert!(
+            CLASS.row(42).is_some_and(|end| end <= 2 * PAGE),
+            "what each process writes"
+        );
         let places: Vec<_> = tables.iter().map(|table| table.offset).collect();
-        let head = [0, 120, 208, 232, 280, 520, 12_288];
-        let rest = [606_208, 622_592, 1_540_096, 2_752_512, 3_829_760];
-        assert_eq!((VERSION, places), (2, [&head[..], &rest].concat()));
-        assert_eq!(FILE_LEN, 3_858_432);
+        let head = [0, 120, 208, 232, 280, 512, 20_480];
+        let rest = [614_400, 630_784, 1_548_288, 2_760_704, 3_837_952];
+        assert_eq!((VERSION, places), (3, [&head[..], &rest].concat()));
+        assert_eq!(FILE_LEN, 3_866_624);
     }
 
     /// Each event has a number of its own.

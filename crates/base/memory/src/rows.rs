@@ -32,7 +32,10 @@ impl Field for u64 {
     }
 
     fn store(self, shared: &AtomicU64) {
-        shared.store(self, Relaxed);
+        // A store takes the cache line from a processor that only looks at it.
+        if shared.load(Relaxed) != self {
+            shared.store(self, Relaxed);
+        }
     }
 
     fn load(words: &mut dyn Iterator<Item = u64>) -> Option<Self> {

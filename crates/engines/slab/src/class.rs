@@ -6,8 +6,10 @@ use crate::UNIT;
 use crate::geometry::Geometry;
 use crate::sizes::BATCH_MAX;
 
-/// Full batches that a depot holds.
+/// Batches that a depot holds.
 const DEPOT_BATCHES: usize = 8;
+/// Objects that a depot holds at most.
+pub const DEPOT_MAX: usize = DEPOT_BATCHES * BATCH_MAX;
 /// Lists of slabs, by how full they are; the first has the fullest.
 const LISTS: usize = 8;
 const NONE: u32 = u32::MAX;
@@ -194,46 +196,74 @@ pub struct Taken {
     pub fresh: u64,
 }
 
-/// A size class, or an object cache. `DEPOT` is the number of batches that its depot holds: 0 where there are no magazines.
+/// The depot of a class without magazines: none.
+pub type NoDepot = [usize; 0];
+
+/// Where a class has the objects of its depot: in itself, or elsewhere.
+pub trait Depot {
+    /// A place for each: [`DEPOT_MAX`], or none.
+    fn places(&mut self) -> &mut [usize];
+}
+
+impl<const N: usize> Depot for [usize; N] {
+    fn places(&mut self) -> &mut [usize] {
+        self
+    }
+}
+
+/// A size class, or an object cache.
 /// What an exchange with the depot needs comes first, behind the caller's lock: one cache line, which two threads may pass to and fro.
 #[derive(Debug)]
 #[repr(C)]
-pub struct Class<const DEPOT: usize = DEPOT_BATCHES> {
+pub struct Class<D = [usize; DEPOT_MAX]> {
     owner: u16,
-    depot_len: u8,
+    /// Objects in the depot.
+    depot_len: u16,
     geometry: Geometry,
+    depot: D,
     heads: [u32; LISTS],
     slabs: usize,
     free: usize,
     /// Empty slabs with constructed objects.
     waiting: Emptied,
-    depot: [[usize; BATCH_MAX]; DEPOT],
 }
 
-impl Class {
-    /// Bytes before the number of batches in the depot, for a reader of foreign memory.
-    pub const DEPOT_LEN_AT: usize = offset_of!(Class, depot_len);
+impl<D> Class<D> {
+    /// Bytes before the number of objects in the depot (2 bytes), for a reader of foreign memory.
+    pub const DEPOT_LEN_AT: usize = offset_of!(Self, depot_len);
     /// Bytes before the depot.
-    pub const DEPOT_AT: usize = offset_of!(Class, depot);
-    /// Bytes of a batch in the depot.
-    pub const DEPOT_STRIDE: usize = BATCH_MAX * size_of::<usize>();
-}
+    pub const DEPOT_AT: usize = offset_of!(Self, depot);
 
-impl<const DEPOT: usize> Class<DEPOT> {
     /// A class without slabs; `owner` is its number, which is not 0.
-    pub const fn new(owner: u16, geometry: Geometry) -> Self {
+    pub const fn with_depot(owner: u16, geometry: Geometry, depot: D) -> Self {
         Self {
             owner,
             depot_len: 0,
             geometry,
+            depot,
             heads: [NONE; LISTS],
             slabs: 0,
             free: 0,
             waiting: Emptied(NONE),
-            depot: [[0; BATCH_MAX]; DEPOT],
         }
     }
+}
 
+impl<D: Copy> Class<D> {
+    /// Begins anew, for another cache.
+    pub fn renew(&mut self, owner: u16, geometry: Geometry) {
+        *self = Self::with_depot(owner, geometry, self.depot);
+    }
+}
+
+impl<const N: usize> Class<[usize; N]> {
+    /// A class without slabs, whose depot lies in it.
+    pub const fn new(owner: u16, geometry: Geometry) -> Self {
+        Self::with_depot(owner, geometry, [0; N])
+    }
+}
+
+impl<D: Depot> Class<D> {
     /// The number of the class.
     pub fn owner(&self) -> usize {
         usize::from(self.owner)
@@ -256,7 +286,7 @@ impl<const DEPOT: usize> Class<DEPOT> {
 
     /// Objects that are in the depot.
     pub fn in_depot(&self) -> usize {
-        usize::from(self.depot_len) * self.geometry.batch()
+        usize::from(self.depot_len)
     }
 
     /// Objects that a program or a magazine has.
@@ -264,27 +294,20 @@ impl<const DEPOT: usize> Class<DEPOT> {
         self.slabs * self.geometry.objects() - self.free - self.in_depot()
     }
 
-    /// Takes objects: batches from the depot if that many are asked for and there is one, else at most a batch from the fullest slabs, the lowest
-    /// address last. Returns what it took: nothing if the class needs a slab. `base` is the arena's first address.
+    /// Takes objects: from the depot as many as it has, if it has some, else at most a batch from the fullest slabs, the lowest address
+    /// last. Returns what it took: nothing if the class needs a slab. `base` is the arena's first address.
     pub fn refill<R: Records + ?Sized>(
         &mut self,
         records: &mut R,
         base: usize,
         out: &mut [usize],
     ) -> Taken {
-        let batch = self.geometry.batch();
-        if out.len() >= batch && self.depot_len > 0 {
-            let mut count = 0;
-            for place in out.chunks_exact_mut(batch) {
-                let Some(left) = self.depot_len.checked_sub(1) else {
-                    break;
-                };
-                self.depot_len = left;
-                place.copy_from_slice(&self.depot[usize::from(left)][..batch]);
-                count += batch;
-            }
+        let count = out.len().min(usize::from(self.depot_len));
+        if count > 0 {
+            out[..count].copy_from_slice(self.pop(count));
             return Taken { count, fresh: 0 };
         }
+        let batch = self.geometry.batch();
         let most = out.len().min(batch);
         let out = &mut out[..most];
         let (mut count, mut fresh) = (0, 0);
@@ -306,6 +329,13 @@ impl<const DEPOT: usize> Class<DEPOT> {
             fresh = fresh.reverse_bits() >> (64 - count);
         }
         Taken { count, fresh }
+    }
+
+    /// The topmost objects of the depot, which has that many. They are the caller's.
+    fn pop(&mut self, count: usize) -> &[usize] {
+        let len = usize::from(self.depot_len);
+        self.depot_len -= count as u16;
+        &self.depot.places()[len - count..len]
     }
 
     /// Gives the class a slab: units that belong to nobody, the first of which is `unit`.
@@ -345,10 +375,11 @@ impl<const DEPOT: usize> Class<DEPOT> {
         let batch = self.geometry.batch();
         let mut rest = objects;
         while let Some((full, others)) = rest.split_at_checked(batch)
-            && usize::from(self.depot_len) < DEPOT
+            && self.in_depot() + batch <= (DEPOT_BATCHES * batch).min(self.depot.places().len())
         {
-            self.depot[usize::from(self.depot_len)][..batch].copy_from_slice(full);
-            self.depot_len += 1;
+            let from = self.in_depot();
+            self.depot.places()[from..from + batch].copy_from_slice(full);
+            self.depot_len += batch as u16;
             rest = others;
         }
         self.release(records, base, rest)
@@ -402,7 +433,7 @@ impl<const DEPOT: usize> Class<DEPOT> {
         self.release(records, base, objects)
     }
 
-    /// Returns one batch of the depot to the slabs. `None` if the depot is empty.
+    /// Returns at most a batch of the depot to the slabs. `None` if the depot is empty.
     ///
     /// # Errors
     /// As [`Class::flush`].
@@ -411,9 +442,10 @@ impl<const DEPOT: usize> Class<DEPOT> {
         records: &mut R,
         base: usize,
     ) -> Option<Result<Emptied, Fault>> {
-        self.depot_len = self.depot_len.checked_sub(1)?;
-        let full = self.depot[usize::from(self.depot_len)];
-        Some(self.release(records, base, &full[..self.geometry.batch()]))
+        let count = self.in_depot().min(self.geometry.batch());
+        let mut batch = [0; BATCH_MAX];
+        batch[..count].copy_from_slice(self.pop(count));
+        (count > 0).then(|| self.release(records, base, &batch[..count]))
     }
 
     /// The empty slabs of a class with a constructor: the caller destructs what [`Slab::take_constructed`] says of each, before its
@@ -441,7 +473,7 @@ impl<const DEPOT: usize> Class<DEPOT> {
     /// each object of a program that has one at a time would cost a slab.
     fn settle<R: Records + ?Sized>(&mut self, records: &mut R, first: u32, emptied: &mut Emptied) {
         let objects = self.geometry.objects();
-        let is_spare = DEPOT == 0 && self.free == objects;
+        let is_spare = self.depot.places().is_empty() && self.free == objects;
         if is_spare || usize::from(records.slab(first).free) < objects {
             return self.relist(records, first);
         }

@@ -10,7 +10,7 @@
 //! ```text
 //!   a thread's magazines      arrays of addresses; how long each may be: Limits
 //!        | batches
-//!   Class: depot              8 full batches, exchanged whole
+//!   Class: depot              up to 8 batches; takes whole ones
 //!        | objects
 //!   Class: slabs              64 to 256 KiB each; a bitmap outside the slab
 //!        | units of 64 KiB
@@ -52,7 +52,7 @@ mod objects;
 mod sizes;
 mod span;
 
-pub use class::{Class, Emptied, Fault, Records, Slab, Taken};
+pub use class::{Class, DEPOT_MAX, Depot, Emptied, Fault, NoDepot, Records, Slab, Taken};
 pub use geometry::Geometry;
 pub use limits::Limits;
 pub use mappings::{Mapping, Mappings};

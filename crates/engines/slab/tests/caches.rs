@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, HashSet};
 
 use random::Random;
 use windlass_slab::{
-    BATCH_MAX, Class, Emptied, Fault, Geometry, Records, SPAN, SPAN_UNITS, Slab, Span, Spans, UNIT,
+    BATCH_MAX, Class, Emptied, Fault, Geometry, NoDepot, Records, SPAN, SPAN_UNITS, Slab, Span,
+    Spans, UNIT,
 };
 
 const BASE: usize = 3 * SPAN;
@@ -201,7 +202,7 @@ fn wrong_objects_are_faults() {
 }
 
 /// Takes as many objects as `out` has places, and returns how many of them are to be constructed.
-fn take_all(class: &mut Class<0>, records: &mut [Slab], out: &mut [usize]) -> usize {
+fn take_all(class: &mut Class<NoDepot>, records: &mut [Slab], out: &mut [usize]) -> usize {
     let mut fresh = 0;
     for batch in out.chunks_mut(class.geometry().batch()) {
         let taken = class.refill(records, BASE, batch);
@@ -211,7 +212,7 @@ fn take_all(class: &mut Class<0>, records: &mut [Slab], out: &mut [usize]) -> us
     fresh
 }
 
-/// The depot takes and gives several batches at once; slabs give one, and take what the depot has no room for.
+/// The depot takes several batches at once and gives what is asked for; slabs give a batch, and take what the depot has no room for.
 #[test]
 fn batches_move_together() {
     let mut class: Class = Class::new(5, Geometry::of_class(5));
@@ -231,16 +232,20 @@ fn batches_move_together() {
     assert_eq!(class.in_depot(), 8 * batch);
     assert_eq!(class.in_slabs(), slabs + 2 * batch);
     let mut again = vec![0; 3 * batch + 1];
-    assert_eq!(class.refill(records, BASE, &mut again).count, 3 * batch);
-    assert_eq!(class.in_depot(), 5 * batch);
-    assert!(again[..3 * batch].iter().all(|object| all.contains(object)));
+    assert_eq!(class.refill(records, BASE, &mut again).count, again.len());
+    assert_eq!(class.in_depot(), 5 * batch - 1);
+    assert!(again.iter().all(|object| all.contains(object)));
+    // What is left of a batch is taken before a slab has to give.
+    let mut rest = vec![0; 5 * batch];
+    assert_eq!(class.refill(records, BASE, &mut rest).count, rest.len() - 1);
+    assert_eq!((class.in_depot(), class.in_slabs()), (0, slabs + 2 * batch));
 }
 
 /// A class without a depot keeps one empty slab, with what is constructed in it, and gives it back when it is asked to.
 #[test]
 fn one_empty_slab_stays() {
     let geometry = Geometry::of_cache(30_000, 8, true).expect("not too large");
-    let mut class = Class::<0>::new(300, geometry);
+    let mut class = Class::<NoDepot>::new(300, geometry);
     let mut records = vec![Slab::default(); SPAN_UNITS];
     let records = records.as_mut_slice();
     let step = geometry.units() as u32;

@@ -1,5 +1,6 @@
 //! The arena, its classes and runs, and mappings, each under its lock.
 
+use core::cell::UnsafeCell;
 use core::slice;
 use core::sync::atomic::{
     AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering::*,
@@ -9,8 +10,8 @@ use windlass_memory as memory;
 use windlass_memory::options::{ALL, Key};
 use windlass_memory::{CACHE_OWNERS, What};
 use windlass_slab::{
-    CLASSES, Class, Emptied, Fault, Geometry, Mapping, Mappings, PLACES, Records, SPAN, SPAN_UNITS,
-    Slab, Span, Spans, Taken, UNIT,
+    CLASSES, Class, DEPOT_MAX, Depot, Emptied, Fault, Geometry, Mapping, Mappings, NoDepot, PLACES,
+    Records, SPAN, SPAN_UNITS, Slab, Span, Spans, Taken, UNIT,
 };
 
 use crate::cache;
@@ -65,17 +66,49 @@ pub const SAMPLED: usize = memory::SAMPLED;
 /// Owner of a number that no class and no object cache has. No row is its own.
 const NOBODY: u16 = u16::MAX;
 
-static LOCKS: [Lock<Class>; NUMBERS] = classes(0);
+/// A class of malloc's, or an object cache with a number.
+pub type Numbered = Class<&'static Place>;
+
+/// The depot of a class. Apart from the classes, which lie close together: most depots are never used, and have no memory then.
+#[repr(align(64))]
+pub struct Place(UnsafeCell<[usize; DEPOT_MAX]>);
+
+// SAFETY: it is reached through its class, by the holder of the class's lock.
+unsafe impl Sync for Place {}
+
+impl Depot for &'static Place {
+    fn places(&mut self) -> &mut [usize] {
+        // SAFETY: each class has its own, and lends it as long as the class itself is lent.
+        unsafe { &mut *self.0.get() }
+    }
+}
+
+static DEPOTS: [Place; NUMBERS] = places();
+static LOCKS: [Lock<Numbered>; NUMBERS] = classes(0, &DEPOTS);
 /// The same, of sampled objects.
-static SAMPLED_LOCKS: [Lock<Class>; NUMBERS] = classes(SAMPLED);
+static SAMPLED_DEPOTS: [Place; NUMBERS] = places();
+static SAMPLED_LOCKS: [Lock<Numbered>; NUMBERS] = classes(SAMPLED, &SAMPLED_DEPOTS);
+
+const fn nobody(depot: &'static Place) -> Numbered {
+    Class::with_depot(NOBODY, Geometry::of_class(1), depot)
+}
+
+const fn places<const N: usize>() -> [Place; N] {
+    [const { Place(UnsafeCell::new([0; DEPOT_MAX])) }; N]
+}
 
 /// malloc's classes; the owner of a class's slabs is its number and `first`.
-const fn classes<const N: usize>(first: usize) -> [Lock<Class>; N] {
-    let mut locks = [const { Lock::new(Class::new(NOBODY, Geometry::of_class(1))) }; N];
-    let mut class = 1;
-    while class < CLASSES {
-        let owner = (first + class) as u16;
-        locks[class] = Lock::new(Class::new(owner, Geometry::of_class(class)));
+const fn classes<const N: usize>(first: usize, depots: &'static [Place; N]) -> [Lock<Numbered>; N] {
+    let mut locks = [const { Lock::new(nobody(&DEPOTS[0])) }; N];
+    let mut class = 0;
+    while class < N {
+        locks[class] = Lock::new(match class {
+            1..CLASSES => {
+                let owner = (first + class) as u16;
+                Class::with_depot(owner, Geometry::of_class(class), &depots[class])
+            }
+            _ => nobody(&depots[class]),
+        });
         class += 1;
     }
     locks
@@ -97,7 +130,7 @@ pub fn class_of_entry(entry: usize) -> usize {
 }
 
 /// The class of a map entry.
-pub fn class(entry: usize) -> &'static Lock<Class> {
+pub fn class(entry: usize) -> &'static Lock<Numbered> {
     match entry {
         0..SAMPLED => &LOCKS[entry],
         _ => &SAMPLED_LOCKS[entry - SAMPLED],
@@ -113,7 +146,7 @@ enum Moved {
 }
 
 /// Tells the reader about a class, whose lock is held.
-fn show_class<const DEPOT: usize>(held: &Class<DEPOT>, moved: Moved, contended: bool) {
+fn show_class<D: Depot>(held: &Class<D>, moved: Moved, contended: bool) {
     if let Some(cache) = held.owner().checked_sub(CACHE_OWNERS) {
         return show_shared(held, cache, moved, contended);
     }
@@ -135,12 +168,7 @@ fn show_class<const DEPOT: usize>(held: &Class<DEPOT>, moved: Moved, contended: 
 }
 
 /// The same of an object cache without a number; `cache` is its row's.
-fn show_shared<const DEPOT: usize>(
-    held: &Class<DEPOT>,
-    cache: usize,
-    moved: Moved,
-    contended: bool,
-) {
+fn show_shared<D: Depot>(held: &Class<D>, cache: usize, moved: Moved, contended: bool) {
     let Some(row) = status::row::<memory::CacheRow>(&memory::CACHE, cache) else {
         return;
     };
@@ -388,10 +416,9 @@ fn anchor(spans: usize) -> memory::Anchor {
         span_broken: place(Span::BROKEN_AT),
         classes: place(LOCKS[0].place() as usize),
         sampled_classes: place(SAMPLED_LOCKS[0].place() as usize),
-        class_stride: place(size_of::<Lock<Class>>()),
-        depot_len: place(Class::DEPOT_LEN_AT),
-        depot: place(Class::DEPOT_AT),
-        depot_stride: place(Class::DEPOT_STRIDE),
+        class_stride: place(size_of::<Lock<Numbered>>()),
+        depot_len: place(Numbered::DEPOT_LEN_AT),
+        depot: place(Numbered::DEPOT_AT),
         caches: place(cache::first_at()),
         cache_next: place(cache::NEXT_AT),
         cache_magazines: 0,
@@ -455,9 +482,9 @@ pub fn object_size(number: usize) -> usize {
 /// Gives a number to an object cache.
 pub fn begin_class(number: usize, geometry: Geometry) {
     let sampled = SAMPLED + number;
-    *class(sampled).lock() = Class::new(sampled as u16, geometry);
+    class(sampled).lock().renew(sampled as u16, geometry);
     let mut held = class(number).lock();
-    *held = Class::new(number as u16, geometry);
+    held.renew(number as u16, geometry);
     SIZES[number].store(geometry.size() as u32, Relaxed);
     show_class(&held, Moved::Other, false);
 }
@@ -466,7 +493,7 @@ pub fn begin_class(number: usize, geometry: Geometry) {
 pub fn end_class(number: usize) {
     for entry in [number, SAMPLED + number] {
         let mut held = class(entry).lock();
-        *held = Class::new(NOBODY, Geometry::of_class(1));
+        held.renew(NOBODY, Geometry::of_class(1));
         if let Some(row) = status::row::<memory::ClassRow>(&memory::CLASS, entry) {
             row.set(&memory::Class::NOTHING);
         }
@@ -479,11 +506,7 @@ pub fn refill(entry: usize, out: &mut [usize]) -> usize {
 }
 
 /// The same of any lock; `entry` is what the map says of its slabs.
-pub fn refill_from<const DEPOT: usize>(
-    lock: &Lock<Class<DEPOT>>,
-    entry: usize,
-    out: &mut [usize],
-) -> Taken {
+pub fn refill_from<D: Depot>(lock: &Lock<Class<D>>, entry: usize, out: &mut [usize]) -> Taken {
     let (mut held, contended) = lock.lock_contended();
     let taken = loop {
         let taken = held.refill(&mut Table, HOT.base.load(Relaxed), out);
@@ -505,27 +528,21 @@ pub fn refill_from<const DEPOT: usize>(
 
 /// Takes back objects of a map entry's class.
 pub fn flush(entry: usize, objects: &[usize]) {
-    let flush = |held: &mut Class| held.flush(&mut Table, HOT.base.load(Relaxed), objects);
+    let flush = |held: &mut Numbered| held.flush(&mut Table, HOT.base.load(Relaxed), objects);
     if let Err(fault) = put_back(class(entry), Moved::Flush, flush) {
         report::fault("free", fault);
     }
 }
 
 /// Takes back objects of any lock, past its depot.
-pub fn release_to<const DEPOT: usize>(
-    lock: &Lock<Class<DEPOT>>,
-    objects: &[usize],
-) -> Result<(), Fault> {
+pub fn release_to<D: Depot>(lock: &Lock<Class<D>>, objects: &[usize]) -> Result<(), Fault> {
     put_back(lock, Moved::Flush, |held| {
         held.release(&mut Table, HOT.base.load(Relaxed), objects)
     })
 }
 
 /// Takes back objects that could not be constructed.
-pub fn give_up<const DEPOT: usize>(
-    lock: &Lock<Class<DEPOT>>,
-    objects: &[usize],
-) -> Result<(), Fault> {
+pub fn give_up<D: Depot>(lock: &Lock<Class<D>>, objects: &[usize]) -> Result<(), Fault> {
     put_back(lock, Moved::Other, |held| {
         held.give_up(&mut Table, HOT.base.load(Relaxed), objects)
     })
@@ -541,7 +558,7 @@ pub fn drain() {
 }
 
 /// The same of one class.
-pub fn drain_one(lock: &Lock<Class>) -> Result<(), Fault> {
+pub fn drain_one(lock: &Lock<Numbered>) -> Result<(), Fault> {
     let mut is_left = true;
     while is_left {
         put_back(lock, Moved::Other, |held| {
@@ -554,16 +571,16 @@ pub fn drain_one(lock: &Lock<Class>) -> Result<(), Fault> {
 }
 
 /// Returns the slab that a class without a depot has kept though it is empty.
-pub fn release_spare(lock: &Lock<Class<0>>) {
+pub fn release_spare(lock: &Lock<Class<NoDepot>>) {
     // Nothing is freed, so nothing is wrong.
     let _ = put_back(lock, Moved::Other, |held| Ok(held.take_spare(&mut Table)));
 }
 
 /// Returns the units of slabs that became empty.
-fn put_back<const DEPOT: usize>(
-    lock: &Lock<Class<DEPOT>>,
+fn put_back<D: Depot>(
+    lock: &Lock<Class<D>>,
     moved: Moved,
-    put: impl FnOnce(&mut Class<DEPOT>) -> Result<Emptied, Fault>,
+    put: impl FnOnce(&mut Class<D>) -> Result<Emptied, Fault>,
 ) -> Result<(), Fault> {
     let (mut held, contended) = lock.lock_contended();
     let emptied = put(&mut held)?;
@@ -577,7 +594,7 @@ fn put_back<const DEPOT: usize>(
 }
 
 /// Calls `destruct` for each constructed object of the slabs that wait for it, without a lock, and returns their units.
-pub fn destruct<const DEPOT: usize>(lock: &Lock<Class<DEPOT>>, destruct: impl Fn(usize)) {
+pub fn destruct<D: Depot>(lock: &Lock<Class<D>>, destruct: impl Fn(usize)) {
     let mut held = lock.lock();
     let waiting = held.take_waiting();
     let geometry = *held.geometry();

@@ -34,7 +34,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicUsize
 
 use windlass_memory as memory;
 use windlass_memory::CACHE_OWNERS;
-use windlass_slab::{BATCH_MAX, CLASSES, Class, Fault, Geometry, UNIT};
+use windlass_slab::{BATCH_MAX, CLASSES, Class, Depot, Fault, Geometry, NoDepot, UNIT};
 
 use crate::cache;
 use crate::calls;
@@ -98,7 +98,7 @@ pub struct Cache {
     /// Of a checked one: objects that the program has. Changed under `shared`.
     out: AtomicUsize,
     /// Of a cache without a number.
-    shared: Lock<Class<0>>,
+    shared: Lock<Class<NoDepot>>,
 }
 
 /// A name as a person may read it, and zeros.
@@ -252,7 +252,7 @@ impl Registry {
 
 impl Cache {
     /// Objects of its slabs, or of a checked one those that the program has.
-    fn objects(&self, held: &Class<0>) -> usize {
+    fn objects(&self, held: &Class<NoDepot>) -> usize {
         match self.is_checked {
             true => self.out.load(Relaxed),
             false => held.slabs() * held.geometry().objects(),
@@ -310,9 +310,9 @@ impl Cache {
     }
 
     /// An object past the magazines; `entry`: of the map.
-    fn take_one<const DEPOT: usize>(
+    fn take_one<D: Depot>(
         &self,
-        lock: &Lock<Class<DEPOT>>,
+        lock: &Lock<Class<D>>,
         entry: usize,
         flags: c_int,
     ) -> Option<usize> {
@@ -714,7 +714,7 @@ pub fn release_all(is_child: bool) {
 }
 
 /// The locks of all caches; the registry's is held.
-fn each_lock(visit: impl Fn(&Lock<Class<0>>)) {
+fn each_lock(visit: impl Fn(&Lock<Class<NoDepot>>)) {
     // SAFETY: the lock is held by this thread.
     let registry = unsafe { REGISTRY.held() };
     for at in 0..registry.begun {

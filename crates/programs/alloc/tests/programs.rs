@@ -57,6 +57,31 @@ fn short_threads_leave_little() {
     passes("short-threads");
 }
 
+/// A program that allocates little touches little of the library's own memory: 44 KiB are written to of 800.
+#[test]
+fn the_library_touches_little() {
+    let mut command = Command::new("cat");
+    command.arg("/proc/self/smaps");
+    let maps = text(&output(command, true));
+    let mut is_ours = false;
+    let mut written = 0;
+    for line in maps.lines() {
+        let mut words = line.split_whitespace();
+        match (words.next(), words.next()) {
+            (Some("Private_Dirty:"), Some(kib)) if is_ours => {
+                written += kib.parse::<usize>().expect("a number");
+            }
+            // The mapping's first line; the library's zeros lie behind its file's.
+            (Some(range), Some(_)) if !range.ends_with(':') => {
+                is_ours = line.ends_with("libwindlass_alloc.so")
+                    || is_ours && line.split_whitespace().count() == 5;
+            }
+            _ => {}
+        }
+    }
+    assert!((1..=128).contains(&written), "{written} KiB");
+}
+
 /// 300 forks under four allocating threads: the child allocates and makes threads. And vfork, posix_spawn.
 #[test]
 fn children_allocate() {

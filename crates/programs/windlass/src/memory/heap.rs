@@ -28,7 +28,7 @@ const TRANSIT_MAX: usize = 1 << 20;
 const MAGAZINES_MAX: u64 = 1024;
 /// Bytes of a thread's cache with its slots, at most.
 const CACHE_MAX: usize = 256 << 10;
-const DEPOT_BATCHES: usize = 8;
+const DEPOT_MAX: u64 = 512;
 /// Slabs, runs and mappings, of some 150 bytes each here; what a program has beyond is not known.
 const PLACES_MAX: usize = 1 << 22;
 /// Bytes of a table of spans or mappings.
@@ -163,7 +163,7 @@ impl Heap {
         heap.mappings(memory, anchor);
         heap.caches(memory, anchor);
         for states in [anchor.classes, anchor.sampled_classes] {
-            heap.depots(memory, anchor, states, class);
+            heap.depots(memory, anchor, states);
         }
         heap.records = Records::read(memory, anchor.debug);
         heap.debugged(memory);
@@ -370,32 +370,21 @@ impl Heap {
         }
     }
 
-    fn depots(
-        &mut self,
-        memory: &dyn Memory,
-        anchor: &Anchor,
-        states: u64,
-        class: &dyn Fn(usize) -> Option<Geometry>,
-    ) {
-        let stride = anchor.depot_stride;
-        if states == 0 || !(8..=SLAB_MAX).contains(&stride) {
+    fn depots(&mut self, memory: &dyn Memory, anchor: &Anchor, states: u64) {
+        if states == 0 {
             return;
         }
-        for number in 0..SAMPLED {
-            let Some(of) = class(number).filter(|of| of.size > 0) else {
+        for number in 0..SAMPLED as u64 {
+            let state = states.wrapping_add(number.wrapping_mul(anchor.class_stride));
+            let mut len = [0; 2];
+            let is_there = memory.read_all(state.wrapping_add(anchor.depot_len), &mut len);
+            let len = u64::from(u16::from_le_bytes(len)).min(DEPOT_MAX);
+            let depot = memory.word(state.wrapping_add(anchor.depot));
+            let (true, Some(depot)) = (is_there && len > 0, depot) else {
                 continue;
             };
-            let state = states.wrapping_add((number as u64).wrapping_mul(anchor.class_stride));
-            let mut len = [0];
-            if !memory.read_all(state.wrapping_add(anchor.depot_len), &mut len) {
-                continue;
-            }
-            let batch = (16_384 / of.size).clamp(2, 64).min(stride / 8);
-            for at in 0..usize::from(len[0]).min(DEPOT_BATCHES) as u64 {
-                let from = state.wrapping_add(anchor.depot).wrapping_add(at * stride);
-                for object in bytes(memory, from, batch * 8).chunks_exact(8) {
-                    self.cache(word_of(object));
-                }
+            for object in bytes(memory, depot, len * 8).chunks_exact(8) {
+                self.cache(word_of(object));
             }
         }
     }
