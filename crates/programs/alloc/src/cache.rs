@@ -75,6 +75,22 @@ impl Magazine {
             limit: AtomicPtr::new(zero),
         }
     }
+
+    /// `top` and `limit`, for the owner. Not atomic: an instruction compares one of them from memory then.
+    #[inline(always)]
+    pub fn ends(&self) -> (*mut AtomicUsize, *mut AtomicUsize) {
+        // SAFETY: the owner alone writes them; and [`abandon`] those of a cache that nobody uses any more.
+        (unsafe { *self.top.as_ptr() }, unsafe {
+            *self.limit.as_ptr()
+        })
+    }
+}
+
+/// What a slot holds, for its owner, as [`Magazine::ends`].
+#[inline(always)]
+pub fn held_by(at: *mut AtomicUsize) -> usize {
+    // SAFETY: as of [`slot`]; the owner alone writes it.
+    unsafe { *slot(at).as_ptr() }
 }
 
 static ZERO: AtomicUsize = AtomicUsize::new(0);
