@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use place::{HOW, How, One, PATIENCE, Pair, Place};
+use place::{HOW, How, One, PATIENCE, PATIENT, Pair, Place};
 use rustix::process::Signal;
 use serde_json::Value;
 use windlass_tests::{Lab, program, skip, until};
@@ -205,7 +205,7 @@ fn a_summary_says_what_the_connections_did() {
     }
     let directory = place.room();
     let listen = How {
-        options: &asked,
+        options: &[asked[0], PATIENT],
         ..HOW
     };
     let connect = How {

@@ -6,6 +6,7 @@
 
 mod atomics;
 pub mod programs;
+pub mod watched;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -58,6 +59,8 @@ enum Part {
     Kept,
     /// Atomic read-modify-writes of a forwarded frame and of a message through a channel
     Atomics,
+    /// What samples and a reader beside it cost a program
+    Watched,
 }
 
 /// What is run: its words, its bar, and the bar of its peak memory.
@@ -177,8 +180,12 @@ pub struct Options {
 }
 
 impl Options {
+    fn is_chosen(&self, part: Part) -> bool {
+        self.parts.is_empty() || self.parts.contains(&part)
+    }
+
     fn cases(&self) -> impl Iterator<Item = &'static Case> {
-        let is_chosen = |case: &&Case| self.parts.is_empty() || self.parts.contains(&case.part);
+        let is_chosen = |case: &&Case| self.is_chosen(case.part);
         CASES
             .iter()
             .filter(is_chosen)
@@ -186,8 +193,7 @@ impl Options {
     }
 
     fn counts_atomics(&self) -> bool {
-        let is_chosen = self.parts.is_empty() || self.parts.contains(&Part::Atomics);
-        is_chosen && "atomics".starts_with(&self.only)
+        self.is_chosen(Part::Atomics) && "atomics".starts_with(&self.only)
     }
 }
 
@@ -200,6 +206,13 @@ struct Shot {
     figure: f64,
     /// Resident memory at its peak, in MiB.
     peak: f64,
+}
+
+/// All of them.
+#[derive(Debug, Serialize)]
+struct Shots {
+    shots: Vec<Shot>,
+    watched: Vec<watched::Pair>,
 }
 
 /// An allocator, and what is preloaded for it.
@@ -270,7 +283,7 @@ fn shoot(scratch: &Scratch, case: &Case, subject: &Subject) -> Result<(f64, f64)
             None
         }
         Part::Threads => Some("alloc-threads"),
-        Part::Loops | Part::Kept | Part::Atomics => Some("alloc-loops"),
+        Part::Loops | Part::Kept | Part::Atomics | Part::Watched => Some("alloc-loops"),
     };
     if let Some(program) = program {
         command
@@ -308,17 +321,21 @@ fn is_possible(case: &Case, subject: &Subject) -> bool {
 /// # Errors
 /// If a program cannot be compiled or run, the library is missing, or the run was interrupted.
 pub fn run(options: &Options, programs: &Path, json: Option<&PathBuf>) -> Result<()> {
-    let mut shots = Vec::new();
-    if options.cases().next().is_some() {
-        measure(options, programs, &mut shots)?;
+    let (mut shots, mut watched) = (Vec::new(), Vec::new());
+    if options.cases().next().is_some() || options.is_chosen(Part::Watched) {
+        watched = measure(options, programs, &mut shots)?;
     }
     if options.counts_atomics() {
         atomics::run(programs, &mut shots)?;
     }
-    write_json(json, &shots)
+    write_json(json, &Shots { shots, watched })
 }
 
-fn measure(options: &Options, programs: &Path, shots: &mut Vec<Shot>) -> Result<()> {
+fn measure(
+    options: &Options,
+    programs: &Path,
+    shots: &mut Vec<Shot>,
+) -> Result<Vec<watched::Pair>> {
     require(&[("cc", "gcc")])?;
     let scratch = Scratch::create()?;
     for name in SOURCES {
@@ -347,8 +364,13 @@ fn measure(options: &Options, programs: &Path, shots: &mut Vec<Shot>) -> Result<
         "ns for a pair (programs: seconds of user time; kept and peaks: MiB), lowest to highest of {} rounds; ratios of the lowest",
         options.rounds
     );
-    print(shots, &subjects, options.cases());
-    Ok(())
+    if !shots.is_empty() {
+        print(shots, &subjects, options.cases());
+    }
+    match options.is_chosen(Part::Watched) {
+        true => watched::measure(&scratch, programs, options.rounds),
+        false => Ok(Vec::new()),
+    }
 }
 
 fn print<'a>(shots: &[Shot], subjects: &[Subject], cases: impl Iterator<Item = &'a Case>) {

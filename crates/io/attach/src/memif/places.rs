@@ -44,7 +44,7 @@ pub(super) struct Plan {
 }
 
 /// Objects of one size: no magazines, hence no depot.
-type Kind = Class<0>;
+type Kind = Class<[usize; 0]>;
 
 /// The places of a region.
 struct Places<'a> {

@@ -170,7 +170,9 @@ impl Names for SiteNames<'_, '_, '_> {
             return Err("known only where a function returns".to_owned());
         }
         let Some((entered, frame)) = &self.site.entered else {
-            return Err("not known: the function's frame is not known here, or is moved".to_owned());
+            return Err(
+                "not known: the function's frame is not known here, or is moved".to_owned(),
+            );
         };
         let mut entries = self.entries.borrow_mut();
         let number = entries.iter().position(|other| other == entered);
