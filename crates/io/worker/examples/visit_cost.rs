@@ -261,9 +261,21 @@ fn exchange([from, to]: &mut [Pair; 2], frames: u64) {
     println!("{came} of {frames} frames");
 }
 
+/// Two memifs, if frames go between memifs.
+fn pairs_of(kind: &str) -> Option<[Pair; 2]> {
+    let path = |end| format!("visit-cost-{}-{end}", std::process::id());
+    (kind == "memif").then(|| [0, 1].map(|end| memif(std::env::temp_dir().join(path(end)))))
+}
+
 /// Rings of the plane: those of a memif, or a source and a sink of this program.
-fn rings_of(pairs: &mut [Pair], member: usize, source: Source, sink: &Arc<Sink>) -> Rings {
-    let memif = pairs.get_mut(member).and_then(|pair| pair.served.take());
+fn rings_of(
+    pairs: &mut Option<[Pair; 2]>,
+    member: usize,
+    source: Source,
+    sink: &Arc<Sink>,
+) -> Rings {
+    let pair = pairs.as_mut().and_then(|pairs| pairs.get_mut(member));
+    let memif = pair.and_then(|pair| pair.served.take());
     memif.unwrap_or_else(|| Rings {
         rx: vec![Box::new(source)],
         tx: sink.clone(),
@@ -282,10 +294,7 @@ fn main() {
         "flood" => (vec![frame([0xff; 6])], 3),
         _ => panic!("memif, one, many, two or flood"),
     };
-    let mut pairs = (kind == "memif").then(|| {
-        let path = |end| format!("visit-cost-{}-{end}", std::process::id());
-        [0, 1].map(|end| memif(std::env::temp_dir().join(path(end))))
-    });
+    let mut pairs = pairs_of(&kind);
     let options = DataPlaneOptions {
         workers: vec![None],
         members_max: 64,
@@ -322,8 +331,7 @@ fn main() {
             left: if member == 0 { frames } else { 0 },
             wake: windlass_sys::eventfd::create().expect("an eventfd"),
         };
-        let memifs = pairs.as_mut().map_or(&mut [][..], |pairs| &mut pairs[..]);
-        let rings = rings_of(memifs, member, source, sink);
+        let rings = rings_of(&mut pairs, member, source, sink);
         if let Some(kind) = captured.as_ref().filter(|_| member == 0) {
             plane.watch(id, capture(kind)).expect("captured");
         }
