@@ -102,7 +102,8 @@ impl Default for Types<'_> {
 
 impl<'a> Types<'a> {
     /// The types that the sections of a file describe. `load` gives a section by its name: those that begin with `.debug_`, `.eh_frame` and
-    /// `.ctf` (see [`plain_ctf`](crate::plain_ctf)), `.BTF`, and [`TYPE_FILE`]. What a file keeps apart is given as if it were its own. DWARF is taken before CTF and BTF.
+    /// `.ctf` (see [`plain_ctf`](crate::plain_ctf)), `.BTF`, and [`TYPE_FILE`]. What a file keeps apart is given as if it were its own. DWARF is
+    /// taken before CTF, and CTF before BTF.
     pub fn open(load: &dyn Fn(&'static str) -> Section<'a>) -> Self {
         Self::of_parts(&|part, name| match part {
             Part::Own => load(name),

@@ -18,7 +18,9 @@
 //! # Model
 //! - **Lazy.** A [`TypeId`] is a promise: its [`Node`] is read when somebody asks for it. Going through a pointer reads one more node.
 //! - **By address first.** [`Types::at`] reads one compilation unit. **By name second.** [`Types::named`] and [`Types::functions`] pass once
-//!   over all units, and keep an index of names in memory.
+//!   over all units, and keep an index of names in memory; the caller can keep it for the next time ([`Types::keeping`]).
+//! - **Tables of types** (BTF, CTF, type files) number their types; such a number and a place in DWARF are both what a promise is of. A type
+//!   file stands beside DWARF, which may have lines and functions only.
 //! - Addresses are those in the file. The caller subtracts and adds how far the file was moved.
 //! - [`Place`] says where a value is at one instruction. What is not there is [`Place::Absent`] with the reason; nothing is guessed.
 //!

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use windlass_types::print::{Limits, Nothing, VALUE_MAX};
-use windlass_types::{Node, Section, TypeId, Types};
+use windlass_types::{Kind, Node, Part, Section, TYPE_FILE, TypeId, Types};
 
-/// The sections that are changed.
-pub const NAMES: [&str; 13] = [
+/// The sections that are changed. New ones go behind the others: inputs that are kept have their numbers.
+pub const NAMES: [&str; 25] = [
     ".debug_abbrev",
     ".debug_addr",
     ".debug_aranges",
@@ -20,7 +20,23 @@ pub const NAMES: [&str; 13] = [
     ".debug_str",
     ".debug_str_offsets",
     ".eh_frame",
+    ".BTF",
+    ".ctf",
+    ".dynsym",
+    ".dynstr",
+    TYPE_FILE,
+    ".debug_types",
+    ".debug_info.dwo",
+    ".debug_abbrev.dwo",
+    ".debug_str.dwo",
+    ".debug_str_offsets.dwo",
+    ".debug_cu_index",
+    // Not a section: C's declarations.
+    DECLARATIONS,
 ];
+
+/// The name under which declarations are given.
+const DECLARATIONS: &str = "declarations";
 
 /// Sections by name: address and content.
 pub type Sections = BTreeMap<&'static str, (u64, Vec<u8>)>;
@@ -41,13 +57,19 @@ pub fn parse(data: &[u8]) -> Sections {
 
 /// Asks everything that can be asked. Returns how many functions there were.
 pub fn ask(sections: &Sections) -> usize {
-    let types = Types::open(&|name| match sections.get(name) {
+    // Units that lie apart, and what is shared, are the same sections: what refers to them goes in circles.
+    let load = |_: Part, name: &'static str| match sections.get(name) {
         Some((address, bytes)) => Section {
             address: *address,
             bytes,
         },
         None => Section::default(),
-    });
+    };
+    assert!(windlass_types::skeletons(&load).len() <= 1 << 16);
+    let types = Types::of_parts(&load);
+    if let Some((_, text)) = sections.get(DECLARATIONS) {
+        let _ = types.declare(&String::from_utf8_lossy(text));
+    }
     let functions = types.functions("*").expect("not interrupted");
     let mut seen: Vec<TypeId> = Vec::new();
     for reference in functions.iter().take(20) {
@@ -73,6 +95,13 @@ pub fn ask(sections: &Sections) -> usize {
     {
         if found.kind.is_type() {
             seen.extend(types.named(found.kind, &found.name));
+        } else if found.kind == Kind::Function {
+            let signature = types.signature(&found.name).into_iter();
+            seen.extend(
+                signature
+                    .flat_map(|signature| signature.parameters)
+                    .map(|(_, ty)| ty),
+            );
         } else {
             seen.extend(types.variable(&found.name).map(|(ty, _)| ty));
         }
