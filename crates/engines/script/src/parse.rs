@@ -23,6 +23,9 @@ const TYPE_WORDS: [&str; 17] = [
     "struct", "union", "enum", "class", "const", "volatile", "userland",
 ];
 
+/// What `.member` with nothing before it is a member of.
+const THIS: &str = "this";
+
 /// Operators on two numbers, by precedence, the loosest first.
 const LEVELS: [&[(&str, Binary)]; 10] = [
     &[("||", Binary::Or)],
@@ -337,6 +340,14 @@ impl Parser {
             self.expect(")")?;
             let span = self.since(start);
             return Ok(Expr { kind, span });
+        }
+        if self.is_mark(".") || self.is_mark("->") {
+            // A member of what comes through a pipe.
+            let kind = ExprKind::Name(THIS.to_owned());
+            return Ok(Expr {
+                kind,
+                span: start..start,
+            });
         }
         let Some(token) = self.peek().cloned() else {
             return self.fail("a value is expected here");

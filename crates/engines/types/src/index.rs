@@ -246,15 +246,17 @@ impl<'a> Index<'a> {
 pub(crate) fn last(name: &str) -> &str {
     let mut depth = 0_usize;
     let mut start = 0;
-    let bytes = name.as_bytes();
-    for (at, pair) in bytes.windows(2).enumerate() {
-        match pair {
-            [b'<', _] => depth = depth.saturating_add(1),
-            // Not that of `->`.
-            [before, b'>'] if *before != b'-' => depth = depth.saturating_sub(1),
-            b"::" if depth == 0 => start = at.saturating_add(2),
+    let mut before = b' ';
+    for (at, byte) in name.bytes().enumerate() {
+        match byte {
+            b'<' | b'(' | b'[' | b'{' => depth = depth.saturating_add(1),
+            // That of `->`.
+            b'>' if before == b'-' => {}
+            b'>' | b')' | b']' | b'}' => depth = depth.saturating_sub(1),
+            b':' if before == b':' && depth == 0 => start = at.saturating_add(1),
             _ => {}
         }
+        before = byte;
     }
     name.get(start..).unwrap_or(name)
 }
@@ -475,6 +477,11 @@ mod tests {
             last("fn_ptr<(*mut a::T) -> b::U>"),
             "fn_ptr<(*mut a::T) -> b::U>"
         );
+        assert_eq!(
+            last("(u32, alloc::string::String)"),
+            "(u32, alloc::string::String)"
+        );
+        assert_eq!(last("F<()>::get"), "get");
         assert_eq!(last("x"), "x");
     }
 }

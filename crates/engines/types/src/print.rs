@@ -26,6 +26,12 @@ pub trait World {
         let _ = at;
         None
     }
+
+    /// How a record at an address is shown, if not by its members.
+    fn view(&self, record: TypeId, at: u64) -> Option<String> {
+        let _ = (record, at);
+        None
+    }
 }
 
 /// A world without memory: pointers are numbers.
@@ -110,6 +116,8 @@ struct Printer<'p, 'a> {
     out: String,
     /// The records that are being shown.
     within: Vec<TypeId>,
+    /// Where the value lies that is being shown, if that is known.
+    at: Option<u64>,
     /// Pointers that were followed to get here.
     pointers: usize,
     /// Values within values.
@@ -119,16 +127,34 @@ struct Printer<'p, 'a> {
 impl Types<'_> {
     /// A value as text. `bytes` are its own; what it points to is read from `world`.
     pub fn show(&self, ty: TypeId, bytes: &[u8], world: &dyn World, limits: Limits) -> String {
+        self.show_at(ty, (None, bytes), world, limits)
+    }
+
+    /// A value whose address is known: records in it are shown as [`World::view`] has them.
+    pub fn show_at(
+        &self,
+        ty: TypeId,
+        (at, bytes): (Option<u64>, &[u8]),
+        world: &dyn World,
+        limits: Limits,
+    ) -> String {
+        let full = self.complete(ty);
+        if let Some(at) = at
+            && let Some(text) = world.view(full, at)
+        {
+            return text;
+        }
         let mut printer = Printer {
             types: self,
             world,
             limits,
             out: String::new(),
             within: Vec::new(),
+            at,
             pointers: 0,
             depth: 0,
         };
-        if let Node::Record { .. } = self.node(self.complete(ty)) {
+        if let Node::Record { .. } = self.node(full) {
             let name = self.name(ty);
             printer.out.push_str(&name);
             printer.out.push(' ');
@@ -270,6 +296,14 @@ impl Printer<'_, '_> {
         self.depth = self.depth.saturating_sub(1);
     }
 
+    /// A part of a value.
+    fn part(&mut self, ty: TypeId, bytes: &[u8], offset: u64) {
+        let at = self.at;
+        self.at = at.and_then(|at| at.checked_add(offset));
+        self.value(ty, bytes);
+        self.at = at;
+    }
+
     fn shallow(&mut self, ty: TypeId, bytes: &[u8]) {
         let id = self.types.complete(ty);
         let node = self.types.node(id);
@@ -285,9 +319,15 @@ impl Printer<'_, '_> {
             Node::Pointer { to, size, kind } => self.pointer(*to, *size, *kind, bytes),
             Node::Array { of, count } => self.array(*of, *count, bytes),
             Node::Record { .. } => {
-                self.within.push(id);
-                self.record(&node, bytes);
-                self.within.pop();
+                let view = self.at.and_then(|at| self.world.view(id, at));
+                match view {
+                    Some(text) => self.put(&text),
+                    None => {
+                        self.within.push(id);
+                        self.record(&node, bytes);
+                        self.within.pop();
+                    }
+                }
             }
             Node::Void => self.put("void"),
             Node::Function { .. } => self.put("<function>"),
@@ -373,7 +413,9 @@ impl Printer<'_, '_> {
         }
         self.put(" -> ");
         self.pointers = self.pointers.saturating_add(1);
+        let outer = self.at.replace(at);
         self.value(to, &bytes);
+        self.at = outer;
         self.pointers = self.pointers.saturating_sub(1);
     }
 
@@ -408,11 +450,9 @@ impl Printer<'_, '_> {
                 let _ = write!(self.out, "... {} more", count.saturating_sub(at));
                 break;
             }
-            let start = at.checked_mul(size).and_then(|at| usize::try_from(at).ok());
-            let from = start
-                .and_then(|start| bytes.get(start..))
-                .unwrap_or_default();
-            self.value(of, from);
+            let offset = at.saturating_mul(size);
+            let start = usize::try_from(offset).unwrap_or(usize::MAX);
+            self.part(of, bytes.get(start..).unwrap_or_default(), offset);
         }
         self.put("]");
     }
@@ -461,7 +501,10 @@ impl Printer<'_, '_> {
                     let text = self.types.show_bits(ty, bytes, offset, count);
                     self.put(&text);
                 }
-                None => self.value(member.ty, from(bytes, member.bit_offset)),
+                None => {
+                    let offset = member.bit_offset / 8;
+                    self.part(member.ty, from(bytes, member.bit_offset), offset);
+                }
             }
         }
         self.put(close);
@@ -480,7 +523,10 @@ impl Printer<'_, '_> {
                 self.put(" ");
             }
             self.within.push(inner);
+            let at = self.at;
+            self.at = at.and_then(|at| at.checked_add(arm.bit_offset / 8));
             self.record(&node, from(bytes, arm.bit_offset));
+            self.at = at;
             self.within.pop();
         }
     }

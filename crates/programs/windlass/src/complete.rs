@@ -5,6 +5,7 @@
 //! one a line; one that ends in `=` or `,` goes on. Nobody wants to read an error then: there is none.
 
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -35,12 +36,43 @@ pub(crate) fn run(
         "attach" => attachments(scope(&args.line), &args.word),
         "setting" => settings(scope(&args.line), &args.word),
         "property" => properties_of(&args.line),
+        "program" => programs(&args.word),
+        "inspection" => crate::inspect::completions(&args.line, &args.word),
         kind => objects(global, kind, &args.line),
     };
     for word in found.iter().filter(|word| word.starts_with(&args.word)) {
         writeln!(out, "{word}")?;
     }
     Ok(())
+}
+
+/// Own processes, the daemon, and files.
+fn programs(word: &str) -> Vec<String> {
+    let own = std::fs::metadata("/proc/self").ok();
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mine = entries.filter_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        name.parse::<u32>().ok()?;
+        let uid = entry.metadata().ok()?.uid();
+        let own = own.as_ref()?.uid();
+        (own == 0 || uid == own).then_some(name)
+    });
+    let (directory, _) = word.rsplit_once('/').map_or((".", word), |(d, f)| {
+        (if d.is_empty() { "/" } else { d }, f)
+    });
+    let files = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let files = files.filter_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        let name = match word.rsplit_once('/') {
+            Some((before, _)) => format!("{before}/{name}"),
+            None => name,
+        };
+        (!word.is_empty()).then_some(name)
+    });
+    let daemon = ["windlass".to_owned()];
+    let mut all: Vec<_> = mine.chain(files).chain(daemon).collect();
+    all.sort();
+    all
 }
 
 fn scope(line: &[String]) -> Option<Scope> {

@@ -42,7 +42,7 @@ use crate::table::{Form, clean, size};
 
 use figures::{Figures, Pages};
 use profile::Profile;
-pub(crate) use search::describe;
+pub(crate) use search::{Buffers, describe};
 use status::{Absent, Status};
 
 const PROCESS: Keys = Keys {

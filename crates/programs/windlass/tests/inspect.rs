@@ -286,6 +286,331 @@ fn names_of_several_files_meet() {
     }
 }
 
+/// Compiles a fixture and lets it run until it waits.
+fn fixture(compiler: &[&str], name: &str) -> Option<Program> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/fixtures")
+        .join(name);
+    let directory = tempfile::tempdir().expect("a directory");
+    let at = directory.path().join("program");
+    let built = Command::new(compiler[0])
+        .args(&compiler[1..])
+        .arg("-o")
+        .arg(&at)
+        .arg(source)
+        .output();
+    let Ok(built) = built else {
+        println!("skipped: {} is not installed", compiler[0]);
+        return None;
+    };
+    assert!(
+        built.status.success(),
+        "{}",
+        String::from_utf8_lossy(&built.stderr)
+    );
+    let mut child = Command::new(at)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("runs");
+    let out = child.stdout.take().expect("a pipe");
+    let mut lines = BufReader::new(out).lines();
+    assert!(lines.any(|line| line.expect("text") == "ready"));
+    Some(Program { child, directory })
+}
+
+fn answers(program: &Program, expected: &[(&str, &str)]) {
+    // One run for all: debug data is read once.
+    let commands: String = expected
+        .iter()
+        .map(|(command, _)| format!("{command}\nsizeof char\n"))
+        .collect();
+    let done = windlass(&["inspect", &program.pid()], &commands);
+    let errors = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{errors}");
+    let text = String::from_utf8(done.stdout).expect("text");
+    let wanted: String = expected
+        .iter()
+        .map(|(_, answer)| match answer.is_empty() {
+            true => "1\n".to_owned(),
+            false => format!("{answer}\n1\n"),
+        })
+        .collect();
+    // Addresses change from run to run.
+    let hidden = |text: &str| {
+        let mut parts = text.split("0x");
+        let first = parts.next().unwrap_or_default().to_owned();
+        let rest = parts.map(|part| part.trim_start_matches(|c: char| c.is_ascii_hexdigit()));
+        rest.fold(first, |all, part| all + "0x" + part)
+    };
+    assert_eq!(hidden(&text), hidden(&wanted), "{errors}");
+}
+
+/// Containers of C++ are shown by what they hold, and walked; pipes choose, sort and sum up. Text cannot steer the terminal.
+#[test]
+fn containers_of_cpp_are_shown() {
+    let Some(program) = fixture(&["g++", "-std=c++17", "-g"], "containers.cc") else {
+        return;
+    };
+    answers(
+        &program,
+        &[
+            ("print all.numbers", "[1, 2, 3]"),
+            (
+                "print all.words",
+                &format!("[\"a\", \"{}\"]", "b".repeat(40)),
+            ),
+            ("print all.bits", "[1, 0]"),
+            ("print all.list", "[4, 5]"),
+            ("print all.deque", "[1, 2, 3]"),
+            ("print all.map", "{1: \"one\", 2: \"two\"}"),
+            ("print all.set", "[1, 2, 3]"),
+            ("print all.hashed", "{7: \"seven\"}"),
+            ("print all.hashed_set", "[4]"),
+            ("print all.nested", "{\"k\": [1, 2]}"),
+            ("print all.shared", "0x0 -> 5"),
+            (
+                "print all.owned",
+                "0x0 -> { id = 1, next = 0x0, name = \"n\\u{1b}[2J\" }",
+            ),
+            (
+                "print all.some, all.none",
+                "all.some = 3\nall.none = nullopt",
+            ),
+            ("print all.array", "[1, 2]"),
+            (
+                "print all.map, all.nested, all.owned",
+                "all.map = {1: \"one\", 2: \"two\"}\nall.nested = {\"k\": [1, 2]}\nall.owned = 0x0 -> { id = 1, next = 0x0, name = \"n\\u{1b}[2J\" }",
+            ),
+            (
+                "walk all.map | print first, second",
+                "first = 1, second = \"one\"\nfirst = 2, second = \"two\"",
+            ),
+            ("walk all.list | sum", "9"),
+            ("walk all.nested | print second | walk | print", "1\n2"),
+            ("list node next head | count", "5"),
+            (
+                "list node next head | where .id > 1 && .id != 3 | print .id .name",
+                ".id = 4, .name = \"n4\"\n.id = 2, .name = \"n2\"",
+            ),
+            ("list node next head | sort id | head 2 | print id", "0\n1"),
+            (
+                "list node next head | sort -r .name | tail 1 | print name",
+                "\"n0\"",
+            ),
+            (
+                "list node next head | group id % 2",
+                "COUNT  VALUE\n    3  0\n    2  1",
+            ),
+            ("list node next head | uniq .id / 2 | print id", "4\n3\n1"),
+            ("::list node next head | ::print node id | ::sum", "10"),
+            (
+                "head::list node next | ::print struct node name ! grep -v 3 | head -1",
+                "\"n4\"",
+            ),
+            (
+                "list node next head | print next | where this != 0 | print -> id",
+                "3\n2\n1\n0",
+            ),
+        ],
+    );
+    assert!(refused(&program.pid(), "walk head").contains("nothing says how to walk"));
+    assert!(refused(&program.pid(), "count").contains("takes what another command gives"));
+    assert!(refused(&program.pid(), "print 1 | count | print").contains("\"count\" writes text"));
+}
+
+/// So are those of Rust.
+#[test]
+fn containers_of_rust_are_shown() {
+    let Some(program) = fixture(
+        &["rustc", "--edition", "2021", "-g", "-A", "warnings"],
+        "containers.rs",
+    ) else {
+        return;
+    };
+    let all = "containers::ALL.Some.__0";
+    let print = |member: &str| format!("print {all}->{member}");
+    let tree: Vec<_> = (0..30).map(|key| format!("{key}: {}", key * 2)).collect();
+    let tree = format!("{{{}}}", tree.join(", "));
+    let expected = [
+        ("numbers", "[1, 2, 3]"),
+        ("text", "\"hi \\u{1b}[2J\""),
+        ("counted", "0x0 -> 5"),
+        ("shared", "0x0 -> \"arc\""),
+        (
+            "nothing",
+            "core::option::Option<alloc::boxed::Box<u64, alloc::alloc::Global>> None",
+        ),
+        ("hashed", "{7: \"seven\"}"),
+        ("tree", &tree),
+        ("ring", "[2, 3, 9]"),
+        ("words", "[\"a\", \"b\"]"),
+        ("slice", "[4, 5]"),
+        ("set", "{3}"),
+        ("fixed", "\"fixed\""),
+        ("borrowed", "4"),
+        ("cell", "-1"),
+        ("atomic", "8"),
+        ("locked", "6"),
+    ];
+    let printed: Vec<_> = expected
+        .iter()
+        .map(|(member, answer)| (print(member), *answer))
+        .collect();
+    let mut pairs: Vec<_> = printed
+        .iter()
+        .map(|(command, answer)| (command.as_str(), *answer))
+        .collect();
+    let walk = format!("walk {all}->tree | where this > 50 | print");
+    pairs.push((&walk, "52\n54\n56\n58"));
+    answers(&program, &pairs);
+}
+
+/// A walker and a view of the user's own; a list that comes back and one that leads nowhere are cut, and that is said.
+#[test]
+fn walks_end() {
+    let home = tempfile::tempdir().expect("a directory");
+    let views = home.path().join("windlass/views");
+    std::fs::create_dir_all(&views).expect("made");
+    let own = "walker conns : struct conn { from = &all; next = node->next; item = *node }
+        walker chain : struct conn { from = &this; next = node->next; item = *node }
+        walker stuck : struct conn { from = &all; next = &all; item = *node }
+        walker lost : struct conn { from = &all; next = node->id ? 16 : 16; item = *node }
+        walker senseless : struct conn { index = -all.id; item = this }
+        walker wrong : struct conn { from = &all }
+        view addr { text = name }\n";
+    std::fs::write(views.join("own.view"), own).expect("written");
+    std::fs::write(views.join("broken.view"), "view x {").expect("written");
+    let program = Program::start(&[]);
+    let ask = |command: &str| {
+        let done = Command::new(env!("CARGO_BIN_EXE_windlass"))
+            .args(["inspect", &program.pid(), "--", command])
+            .env("XDG_CONFIG_HOME", home.path())
+            .output()
+            .expect("runs");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end().to_owned();
+        (text(&done.stdout), text(&done.stderr))
+    };
+    assert_eq!(ask("walk conns | print id").0, "7\n9");
+    assert_eq!(ask("all.next::walk chain | print id").0, "9");
+    assert_eq!(ask("print *all.addr").0, "\"localhost\"");
+    assert!(ask("walkers").0.contains("conns"));
+    let (out, why) = ask("walk stuck | count");
+    assert!(
+        out == "1" && why.contains("the walk ends early: it comes back to 0x"),
+        "{out} {why}"
+    );
+    assert!(why.contains("broken.view: line 1: `}` is missing"), "{why}");
+    let (out, why) = ask("walk lost | count");
+    assert!(out == "1" && why.contains("<fault 0x10>"), "{out} {why}");
+    let (out, why) = ask("walk senseless | count");
+    assert!(
+        out == "0" && why.contains("-7 items make no sense"),
+        "{out} {why}"
+    );
+    assert!(ask("walk wrong").1.contains("the walker has no \"next\""));
+    assert!(ask("list struct conn next 16").1.contains("<fault 0x"));
+}
+
+/// What other shells offer at the end of a line.
+fn offered(words: &str, word: &str) -> Vec<String> {
+    let mut arguments = vec!["__complete", "inspection", word, "--"];
+    arguments.extend(words.split(' '));
+    let done = windlass(&arguments, "");
+    let text = String::from_utf8(done.stdout).expect("text");
+    text.lines().map(str::to_owned).collect()
+}
+
+/// Commands, types, variables and members to any depth are offered, behind pipes, too; in other shells, and at a terminal.
+#[test]
+fn names_are_completed() {
+    let program = Program::start(&[]);
+    let pid = program.pid();
+    let behind = format!("inspect {pid} --");
+    let offered = |words: &str, word: &str| offered(format!("{behind} {words}").trim_end(), word);
+    for (words, word, name) in [
+        ("", "whe", "where"),
+        ("", "::offs", "::offsetof"),
+        ("print", "server`al", "server`all"),
+        ("print", "all.add", "all.addr"),
+        ("print", "all.addr->n", "all.addr->name"),
+        ("print", "all.next.addr.po", "all.next.addr.port"),
+        ("print 1 +", "((conn_t*)0)->ne", "((conn_t*)0)->next"),
+        ("sizeof struct", "server`con", "server`conn"),
+        ("sizeof", "server`conn_", "server`conn_t"),
+        ("offsetof struct conn", "addr.na", "addr.name"),
+        ("list conn_t next all.next | print", ".hi", ".high"),
+        ("list conn_t next all.next | head 1 |", "gr", "group"),
+    ] {
+        assert_eq!(offered(words, word), [name], "{words} {word}");
+    }
+    assert!(offered("print", "all.nothing.x").is_empty());
+    assert!(
+        windlass(&["__complete", "program", &pid], "")
+            .stdout
+            .starts_with(pid.as_bytes())
+    );
+    // script(1) is a terminal for it.
+    let typed = "print all.addr->por\t\rprint all.sm\t\rquit\r";
+    let command = format!("{} inspect {pid}", env!("CARGO_BIN_EXE_windlass"));
+    let child = Command::new("script")
+        .args(["-qec", &command, "/dev/null"])
+        .env("XDG_STATE_HOME", program.directory.path())
+        .env("TERM", "xterm")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn();
+    let Ok(mut child) = child else {
+        println!("skipped: script(1) is not installed");
+        return;
+    };
+    let mut stdin = child.stdin.take().expect("a pipe");
+    stdin.write_all(typed.as_bytes()).expect("written");
+    let done = child.wait_with_output().expect("ends");
+    drop(stdin);
+    let screen = String::from_utf8_lossy(&done.stdout);
+    assert!(screen.contains("6379") && screen.contains("-3"), "{screen}");
+    let kept = std::fs::read_to_string(program.directory.path().join("windlass/inspect_history"));
+    assert_eq!(
+        kept.expect("a file"),
+        "print all.addr->port\nprint all.small\nquit\n"
+    );
+}
+
+/// What is asked of a process that has ended, or of a file that is no core, is refused in a sentence; what is no one's to look into is, too.
+#[test]
+fn what_is_gone_is_said() {
+    let mut program = Program::start(&[]);
+    let mut child = Command::new(env!("CARGO_BIN_EXE_windlass"))
+        .args(["inspect", &program.pid()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("runs");
+    let mut stdin = child.stdin.take().expect("a pipe");
+    let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
+    let mut line = String::new();
+    stdin.write_all(b"print all.id\n").expect("written");
+    out.read_line(&mut line).expect("text");
+    assert_eq!(line, "7\n");
+    program.child.kill().expect("killed");
+    program.child.wait().expect("ends");
+    stdin
+        .write_all(b"print all.id\nsizeof struct conn\n")
+        .expect("written");
+    drop(stdin);
+    line.clear();
+    out.read_line(&mut line).expect("text");
+    // Types are of its files.
+    assert_eq!(line, "96\n");
+    let done = child.wait_with_output().expect("ends");
+    let why = String::from_utf8_lossy(&done.stderr);
+    assert!(!done.status.success() && why.contains("fault"), "{why}");
+    let text = program.directory.path().join("server.txt");
+    std::fs::write(&text, "no core").expect("written");
+    assert!(refused(text.to_str().expect("a path"), "maps").contains("server.txt"));
+}
+
 /// Without debug data the command says where it was looked for; with it in a file beside, or deleted from its place, it is found.
 #[test]
 fn debug_data_is_looked_for() {

@@ -51,11 +51,27 @@ columns! {
     "line" usual "File and line." |row| at(row, "/line");
 }
 
+columns! {
+    /// `group`.
+    GROUP:
+    "count" usual "How many elements have this value." |row| at(row, "/count");
+    "value" usual "The value." |row| at(row, "/value");
+}
+
+columns! {
+    /// `walkers` and `views`.
+    DEFINITIONS:
+    "name" usual "Name of the walker." |row| at(row, "/name");
+    "type" usual "The types that it is for; letters stand for any arguments." |row| at(row, "/type");
+}
+
 /// Their commands.
-pub(crate) const TABLES: [(&str, &[Column]); 5] = [
+pub(crate) const TABLES: [(&str, &[Column]); 7] = [
     ("inspect maps", MAPS),
     ("inspect modules", MODULES),
     ("inspect symbols", SYMBOLS),
     ("inspect threads", THREADS),
     ("inspect stack", STACK),
+    ("inspect group", GROUP),
+    ("inspect walkers", DEFINITIONS),
 ];

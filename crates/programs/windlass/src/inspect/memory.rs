@@ -1,4 +1,4 @@
-//! Commands that look at memory: `dump`, `whatis`, `maps`, `list`.
+//! Commands that look at memory: `dump`, `whatis`, `maps`, `list`, `find`.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -8,23 +8,24 @@ use windlass_target::Memory;
 use windlass_target::maps;
 use windlass_types::{Kind, Node, Place};
 
+use crate::Session;
 use crate::failure::Failure;
 use crate::memory::describe;
 use crate::table::clean;
 
-use super::absent;
+use super::commands::Call;
 use super::target::{Program, Target, Typed};
 use super::value::{self, Value};
+use super::view::{End, NODES_MAX};
+use super::{absent, interrupt};
 
 /// Bytes that `dump` shows at most.
 const DUMP_MAX: u64 = 1 << 20;
-/// Nodes of a list at most.
-const NODES_MAX: usize = 1_000_000;
 
 /// Bytes as hexadecimal numbers and text, 16 a line.
 pub(super) fn dump(target: &Target<'_>, at: u64, len: u64) -> Result<String, Failure> {
     let mut bytes = vec![0; usize::try_from(len.min(DUMP_MAX)).unwrap_or(0)];
-    let there = target.opened.read(at, &mut bytes);
+    let there = target.read(at, &mut bytes);
     if there == 0 {
         target.bytes(at, 1)?;
     }
@@ -111,13 +112,13 @@ pub(super) fn mappings(target: &Target<'_>) -> Vec<Json> {
 }
 
 /// The addresses of a list's nodes: from the first on, each one the value of the member before. Ends at 0, where it comes back, and where
-/// it cannot be read.
+/// it cannot be read; says which.
 pub(super) fn list(
     target: &Target<'_>,
     of: Typed,
     member: &str,
     first: u64,
-) -> Result<Vec<u64>, Failure> {
+) -> Result<(Vec<u64>, End), Failure> {
     let located = value::member(target, of, member)?;
     let is_pointer = matches!(
         target.node(target.complete(located.of)),
@@ -127,7 +128,7 @@ pub(super) fn list(
         let why = format!("{} is no pointer", clean(member));
         return Err(absent(why, "name the member that leads to the next node"));
     }
-    let follow = |at| match located.at(target, at)? {
+    let follow = |at| match located.at(target, &[at])? {
         Value::Number { value, .. } => Ok(value),
         Value::Object { at, .. } => {
             let mut next = [0; 8];
@@ -138,16 +139,74 @@ pub(super) fn list(
     let mut all = Vec::new();
     let mut seen = HashSet::new();
     let mut at = first;
-    while at != 0 && all.len() < NODES_MAX && seen.insert(at) {
-        let next = follow(at);
-        if all.is_empty() || next.is_ok() {
-            all.push(at);
+    while at != 0 {
+        if all.len() >= NODES_MAX {
+            return Ok((all, End::Cut(format!("after {NODES_MAX} items"))));
         }
-        match next {
-            Ok(next) => at = next,
-            Err(failure) if all.len() == 1 => return Err(failure),
-            Err(_) => break,
+        if all.len().is_multiple_of(1024) && interrupt::has_come() {
+            return Ok((all, End::Cut("by an interrupt".to_owned())));
+        }
+        // The first one is where most lists with a head end.
+        if !seen.insert(at) {
+            let end = match at == first {
+                true => End::All,
+                false => End::Cut(format!("it comes back to {at:#x}")),
+            };
+            return Ok((all, end));
+        }
+        match follow(at) {
+            Ok(next) => {
+                all.push(at);
+                at = next;
+            }
+            Err(failure) if all.is_empty() => return Err(failure),
+            Err(_) => return Ok((all, End::Cut(format!("<fault {at:#x}>")))),
         }
     }
-    Ok(all)
+    Ok((all, End::All))
+}
+
+/// Bytes of memory that are searched at once.
+const PART: usize = 1 << 20;
+/// Places that a search finds at most.
+const FOUND_MAX: usize = 100_000;
+
+/// `find VALUE`
+pub(super) fn find(
+    _: &mut Session<'_>,
+    target: &Target<'_>,
+    call: &Call<'_>,
+) -> Result<Vec<Value>, Failure> {
+    let wanted = call.address(target, call.rest)?;
+    Ok(words(target, &|word| word == wanted))
+}
+
+/// The addresses of words in writable memory of which something holds.
+pub(super) fn words(target: &Target<'_>, is_wanted: &dyn Fn(u64) -> bool) -> Vec<Value> {
+    let of = target.void();
+    let mut found = Vec::new();
+    let mut space = vec![0; PART];
+    let writable = target
+        .opened
+        .mappings
+        .iter()
+        .filter(|mapping| mapping.is_writable);
+    for mapping in writable {
+        let mut at = mapping.start;
+        while at < mapping.end && found.len() < FOUND_MAX && !interrupt::has_come() {
+            let len = usize::try_from(mapping.end - at).unwrap_or(PART).min(PART);
+            let read = target.opened.read(at, &mut space[..len]);
+            for (number, word) in (0_u64..).zip(space[..read].as_chunks().0) {
+                if is_wanted(u64::from_le_bytes(*word)) {
+                    let at = at.wrapping_add(number * 8);
+                    found.push(Value::Object { of, at });
+                }
+            }
+            at = at.saturating_add(len as u64);
+        }
+    }
+    if found.len() >= FOUND_MAX {
+        eprintln!("windlass: more than {FOUND_MAX} places; the rest is left out");
+    }
+    found
 }

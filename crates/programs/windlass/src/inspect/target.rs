@@ -1,22 +1,30 @@
 //! A program that is looked into: its memory, its files, and their types.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::HashMap;
 use std::fs::File;
+use std::rc::Rc;
 
 use windlass_api::ErrorCode;
 use windlass_target::maps::{self, Mapping};
 use windlass_target::{Core, Memory, Module, Modules, Process};
 use windlass_types::print::World;
 use windlass_types::{Kind, LookupError, Node, Place, TypeId, Types};
+use windlass_views::Definition;
 
 use crate::failure::Failure;
 use crate::suggest;
 use crate::table::clean;
 
-use super::{WHAT, absent};
+use super::view::{self, Shape};
+use super::{WHAT, absent, interrupt};
 
 /// Names that are compared with one that is not there.
 const NEAR_MAX: usize = 200_000;
+/// Bytes that are read at once, and are kept while a command runs.
+const PAGE: u64 = 4096;
+/// Pages that are kept at most.
+const PAGES_MAX: usize = 16_384;
 
 /// Where memory comes from.
 pub(super) enum Program {
@@ -29,6 +37,8 @@ pub(super) struct Opened {
     pub(super) program: Program,
     pub(super) mappings: Vec<Mapping>,
     pub(super) modules: Modules,
+    /// Of a core, its file.
+    pub(super) path: String,
 }
 
 impl Opened {
@@ -40,7 +50,7 @@ impl Opened {
         }
     }
 
-    fn process(pid: u32) -> Result<Self, Failure> {
+    pub(super) fn process(pid: u32) -> Result<Self, Failure> {
         let refused = |error: std::io::Error| {
             let code = match error.kind() {
                 std::io::ErrorKind::PermissionDenied => ErrorCode::Forbidden,
@@ -58,6 +68,7 @@ impl Opened {
             modules: Modules::of_process(pid, &mappings),
             program: Program::Process { pid, memory },
             mappings,
+            path: String::new(),
         })
     }
 
@@ -72,6 +83,7 @@ impl Opened {
             modules: Modules::of_core(&core, &mappings),
             program: Program::Core(core),
             mappings,
+            path: path.to_owned(),
         })
     }
 }
@@ -101,16 +113,59 @@ pub(super) struct Typed {
 pub(super) struct Target<'a> {
     pub(super) opened: &'a Opened,
     types: Vec<OnceCell<Types<'a>>>,
+    /// Memory as this command saw it first; a page may end early.
+    pages: RefCell<HashMap<u64, Vec<u8>>>,
+    /// Views and walkers.
+    pub(super) definitions: Vec<Definition>,
+    /// How types are shown, of those that were looked for.
+    pub(super) shapes: RefCell<HashMap<Typed, Option<Rc<Shape>>>>,
+    /// Views within views that are being shown, and items that may still be.
+    pub(super) depth: Cell<usize>,
+    pub(super) budget: Cell<usize>,
+    /// Files of commands that are being run.
+    pub(super) sources: Cell<usize>,
+    /// Pointers that views follow.
+    pub(super) followed: Cell<usize>,
 }
 
-impl World for Target<'_> {
+/// A program as types of one of its files see it.
+pub(super) struct Looking<'t, 'a> {
+    pub(super) target: &'t Target<'a>,
+    pub(super) module: usize,
+}
+
+impl World for Looking<'_, '_> {
     fn read(&self, at: u64, into: &mut [u8]) -> usize {
-        self.opened.read(at, into)
+        self.target.read(at, into)
     }
 
     fn symbol(&self, at: u64) -> Option<String> {
-        let symbol = self.opened.modules.symbol(at)?;
+        let symbol = self.target.opened.modules.symbol(at)?;
         symbol.function.is_some().then(|| symbol.to_string())
+    }
+
+    fn view(&self, record: TypeId, at: u64) -> Option<String> {
+        let of = Typed {
+            module: self.module,
+            ty: record,
+        };
+        view::shown(self.target, of, at)
+    }
+}
+
+impl Memory for Target<'_> {
+    fn read(&self, at: u64, into: &mut [u8]) -> usize {
+        let mut done = 0;
+        while let Some(rest) = into.get_mut(done..).filter(|rest| !rest.is_empty())
+            && let Some(from) = at.checked_add(done as u64)
+        {
+            let copied = self.copy(from, rest);
+            if copied == 0 {
+                break;
+            }
+            done += copied;
+        }
+        done
     }
 }
 
@@ -122,6 +177,87 @@ impl<'a> Target<'a> {
         Self {
             opened,
             types: types.chain([OnceCell::new()]).collect(),
+            pages: RefCell::default(),
+            definitions: view::definitions(),
+            shapes: RefCell::default(),
+            depth: Cell::new(0),
+            budget: Cell::new(0),
+            sources: Cell::new(0),
+            followed: Cell::new(0),
+        }
+    }
+
+    /// Copies what one page has of an address.
+    fn copy(&self, at: u64, into: &mut [u8]) -> usize {
+        let (start, offset) = (at - at % PAGE, (at % PAGE) as usize);
+        let mut pages = self.pages.borrow_mut();
+        if pages.len() >= PAGES_MAX {
+            pages.clear();
+        }
+        let page = pages.entry(start).or_insert_with(|| {
+            let mut page = vec![0; PAGE as usize];
+            let len = self.opened.read(start, &mut page);
+            page.truncate(len);
+            page
+        });
+        let from = page.get(offset..).unwrap_or_default();
+        if from.is_empty() {
+            // A core has parts of pages.
+            let len = into.len().min(PAGE as usize - offset);
+            return self.opened.read(at, &mut into[..len]);
+        }
+        let len = from.len().min(into.len());
+        into[..len].copy_from_slice(&from[..len]);
+        len
+    }
+
+    /// Forgets what memory had: a command begins.
+    pub(super) fn refresh(&self) {
+        self.pages.take();
+    }
+
+    /// The type of a file that has exactly this name, as compilers write it.
+    pub(super) fn exact(&self, module: usize, name: &str, depth: usize) -> Option<Typed> {
+        if depth > windlass_types::DEPTH_MAX {
+            return None;
+        }
+        let types = self.types(module);
+        let name = name.trim();
+        let kinds = [
+            Kind::Base,
+            Kind::Struct,
+            Kind::Enum,
+            Kind::Union,
+            Kind::Typedef,
+        ];
+        let found = kinds
+            .into_iter()
+            .find_map(|kind| types.named(kind, name).ok());
+        if let Some(ty) = found {
+            return Some(Typed { module, ty });
+        }
+        let plain = name
+            .strip_prefix("const ")
+            .or_else(|| name.strip_suffix(" const"));
+        if let Some(plain) = plain {
+            return self.exact(module, plain, depth + 1);
+        }
+        let prefixes = ["&mut ", "*const ", "*mut ", "&"];
+        let to = (prefixes.iter().find_map(|prefix| name.strip_prefix(prefix)))
+            .or_else(|| name.strip_suffix('*'))?;
+        let to = match to.trim() {
+            "void" | "()" => TypeId::VOID,
+            to => self.exact(module, to, depth + 1)?.ty,
+        };
+        let ty = types.pointer_to(to);
+        Some(Typed { module, ty })
+    }
+
+    /// The type of what is not known.
+    pub(super) fn void(&self) -> Typed {
+        Typed {
+            module: self.types.len() - 1,
+            ty: TypeId::VOID,
         }
     }
 
@@ -133,7 +269,8 @@ impl<'a> Target<'a> {
     pub(super) fn types(&self, module: usize) -> &Types<'a> {
         self.types[module].get_or_init(|| {
             let module = self.modules().get(module);
-            module.map_or_else(Types::default, |module| module.debug().types())
+            let types = module.map_or_else(Types::default, |module| module.debug().types());
+            types.interruptible(interrupt::flag())
         })
     }
 
@@ -291,7 +428,7 @@ impl<'a> Target<'a> {
     pub(super) fn bytes(&self, at: u64, len: u64) -> Result<Vec<u8>, Failure> {
         let len = usize::try_from(len.min(windlass_types::print::VALUE_MAX)).unwrap_or(0);
         let mut bytes = vec![0; len];
-        match self.opened.read_all(at, &mut bytes) {
+        match self.read_all(at, &mut bytes) {
             true => Ok(bytes),
             false => Err(absent(
                 format!("<fault {at:#x}>: {len} bytes cannot be read there"),

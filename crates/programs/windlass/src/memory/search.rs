@@ -1,6 +1,6 @@
 //! `windlass memory leaks` and `windlass memory whatis`: the same tables, of a process or of a core.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::time::Duration;
 
@@ -132,6 +132,86 @@ fn say(pid: u32, address: u64) -> Result<(String, Value), Failure> {
 /// What an address is; `None` if the process does not run on the allocator.
 pub(crate) fn describe(pid: u32, address: u64) -> Option<String> {
     say(pid, address).ok().map(|(text, _)| text)
+}
+
+/// The buffers of a program on the allocator.
+#[derive(Debug)]
+pub(crate) struct Buffers {
+    heap: Heap,
+    /// The names of places that are slabs, by their numbers.
+    names: Vec<Option<String>>,
+}
+
+impl Buffers {
+    /// Those of a live process, which runs meanwhile.
+    pub(crate) fn of_process(pid: u32) -> Result<Self, Failure> {
+        const WHAT: &str = "read the allocator's tables";
+        let status = status::of(pid).map_err(|why| absent(pid, &why, WHAT))?;
+        let memory = Process::open(pid).map_err(|error| refused(pid, WHAT, error))?;
+        let anchor = status.anchor().ok_or_else(|| no_anchor(WHAT))?;
+        Ok(Self::read(&memory, &anchor, &Owners::of(Some(&status))))
+    }
+
+    /// Those of a core.
+    pub(crate) fn of_core(core: &Core, modules: &Modules) -> Result<Self, Failure> {
+        let anchor = anchor_of(core, modules);
+        let anchor = anchor.ok_or_else(|| no_anchor("read the allocator's tables"))?;
+        Ok(Self::read(core, &anchor, &Owners::of(None)))
+    }
+
+    fn read(memory: &dyn Memory, anchor: &Anchor, owners: &Owners) -> Self {
+        let heap = read(memory, anchor, owners);
+        let name = |place: &super::heap::Place| match place.kind {
+            super::heap::Kind::Slab { class, .. } => Some(owners.name(class, place.size)),
+            _ => None,
+        };
+        let names = heap.places.iter().map(name).collect();
+        Self { heap, names }
+    }
+
+    /// First addresses of the buffers of a cache that the program has.
+    pub(crate) fn taken(&self, cache: &str) -> Result<Vec<u64>, Failure> {
+        let mut all = Vec::new();
+        let named = self.names.iter().enumerate();
+        let mut named = named
+            .filter(|(_, name)| name.as_deref() == Some(cache))
+            .peekable();
+        if named.peek().is_none() {
+            let known: BTreeSet<_> = self.names.iter().flatten().map(String::as_str).collect();
+            let known: Vec<_> = known.into_iter().collect();
+            return Err(Failure::new(
+                ErrorCode::NotFound,
+                "list buffers",
+                format!("no slab belongs to a cache \"{}\"", clean(cache)),
+                format!("there are {}", clean(&known.join(", "))),
+            ));
+        }
+        for (number, _) in named {
+            if let Some(place) = self.heap.places.get(number) {
+                let taken = (0..place.count).filter(|index| place.is_taken(*index));
+                all.extend(taken.map(|index| self.heap.start((number, index))));
+            }
+        }
+        Ok(all)
+    }
+
+    /// First and last address of the buffer that an address is in.
+    pub(crate) fn around(&self, address: u64) -> Option<std::ops::Range<u64>> {
+        let object = self.heap.object(address)?;
+        let start = self.heap.start(object);
+        let size = self.heap.places.get(object.0)?.size;
+        Some(start..start.saturating_add(size))
+    }
+}
+
+/// What the library in a core says of its tables.
+fn anchor_of(core: &Core, modules: &Modules) -> Option<Anchor> {
+    let at = modules.exported(windlass_memory::ANCHOR_SYMBOL)?;
+    let mut bytes = vec![0; Anchor::LEN];
+    let anchor = core
+        .read_all(at, &mut bytes)
+        .then(|| Anchor::from_bytes(&bytes))??;
+    (anchor.arena != 0).then_some(anchor)
 }
 
 /// `windlass memory whatis`
@@ -267,16 +347,7 @@ fn in_core(path: &std::path::Path) -> Result<Found, Failure> {
     let core = File::open(path).and_then(Core::open).map_err(told)?;
     let mappings = core.mappings();
     let modules = Modules::of_core(&core, &mappings);
-    let at = modules.exported(windlass_memory::ANCHOR_SYMBOL);
-    let anchor = at.and_then(|at| {
-        let mut bytes = vec![0; Anchor::LEN];
-        core.read_all(at, &mut bytes)
-            .then(|| Anchor::from_bytes(&bytes))
-            .flatten()
-    });
-    let anchor = anchor
-        .filter(|anchor| anchor.arena != 0)
-        .ok_or_else(|| no_anchor(WHAT))?;
+    let anchor = anchor_of(&core, &modules).ok_or_else(|| no_anchor(WHAT))?;
     let heap = read(&core, &anchor, &Owners::of(None));
     let leaked = search(&heap, &core, &mappings, core.threads(), 0);
     Ok(Found {

@@ -5,7 +5,7 @@ use clap::Args;
 /// Arguments of `__complete`.
 #[derive(Debug, Args)]
 pub(crate) struct CompleteArgs {
-    /// zone, bridge, uplink, vnic, member or flow; attach, attr, setting or property.
+    /// zone, bridge, uplink, vnic, member or flow; attach, attr, setting, property, program or inspection.
     pub(crate) kind: String,
     /// The word as far as it is typed.
     #[arg(default_value = "")]
