@@ -323,3 +323,139 @@ fn wrong_statements_are_told() {
         "{errors}"
     );
 }
+
+/// Every process that runs a file is traced, and told apart.
+#[test]
+fn all_processes_are_traced() {
+    if !can_trace("all_processes_are_traced", &["cc"]) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let server = build(directory.path(), ("server.c", SERVER), &["cc", "-g", "-O2"]);
+    let mut servers = [0, 1].map(|_| Waiting::start(&server, &["10"]));
+    // By its path: others run servers, too.
+    let probe = format!("{}:handle", server.display());
+    let clause = "@[pid, comm] = sum(s > -10); stop(20)";
+    let traced = Trace::start(&["-j", "--all", &probe, clause]);
+    let (is_well, _, errors) = run(&["--all", &probe, "print(total)"]);
+    assert!(
+        !is_well && errors.contains("lies elsewhere in each process"),
+        "{errors}"
+    );
+    let pids = servers.each_ref().map(Waiting::pid);
+    servers.iter_mut().for_each(Waiting::go_on);
+    let (out, errors) = traced.end();
+    assert_exact(&counts(&errors), 20);
+    let seen: BTreeMap<String, Value> = lines(&out)
+        .into_iter()
+        .map(|(key, sum)| (key[0].as_str().unwrap().to_owned(), sum))
+        .collect();
+    assert_eq!(seen, pids.map(|pid| (pid, 10.into())).into());
+    for server in servers {
+        assert!(server.end().1);
+    }
+}
+
+/// A probe on a line has the variables that are there, and events of the kernel the kernel's own names.
+#[test]
+fn lines_and_events_are_probed() {
+    if !can_trace("lines_and_events_are_probed", &["cc"]) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let jumper = jumper(directory.path());
+    let line = JUMPER
+        .lines()
+        .position(|line| line.contains("total += n"))
+        .unwrap()
+        + 1;
+    let command = format!("{jumper} 20");
+    let (rows, errors) = started(&command, &[&format!("jumper.c:{line}"), "print(n, total)"]);
+    assert_exact(&counts(&errors), 16);
+    let mut total = 0;
+    for (row, n) in rows.iter().zip((0..20).filter(|n| n % 5 != 3)) {
+        assert_eq!(row["values"], serde_json::json!({"n": n, "total": total}));
+        total += n;
+    }
+    let (is_well, _, errors) = run(&["-c", &command, "jumper.c:9999"]);
+    assert!(
+        !is_well && errors.contains("no code is from jumper.c:9999"),
+        "{errors}"
+    );
+    let (rows, errors) = started(
+        &command,
+        &[
+            "kernel:sys_exit",
+            "@ = count()",
+            "kernel:sys_enter",
+            "@[id == 231] = count()",
+        ],
+    );
+    assert!(errors.contains("kernel:sys_enter: "), "{errors}");
+    // Its last call is exit_group.
+    let ends = rows
+        .iter()
+        .find(|row| row["key"] == serde_json::json!(["1"]));
+    assert_eq!(ends.unwrap()["value"], 1, "{rows:?}");
+    let (is_well, _, errors) = run(&["-c", &command, "kernel:no_such_event", "@ = count()"]);
+    assert!(
+        !is_well && errors.contains("has no event no_such_event"),
+        "{errors}"
+    );
+}
+
+/// A static probe behind a semaphore: it is executed only while somebody looks.
+const STATIC: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+__attribute__((section(".probes"))) volatile unsigned short gate;
+asm(".pushsection .stapsdt.base,\"aG\",\"progbits\",.stapsdt.base,comdat\n"
+    ".weak _.stapsdt.base\n.hidden _.stapsdt.base\n_.stapsdt.base: .space 1\n.size _.stapsdt.base, 1\n.popsection");
+__attribute__((noinline)) void step(int n, long *at) {
+    asm volatile("990: nop\n"
+        ".pushsection .note.stapsdt,\"\",\"note\"\n.balign 4\n"
+        ".4byte 992f-991f, 994f-993f, 3\n991: .asciz \"stapsdt\"\n992: .balign 4\n"
+        "993: .8byte 990b\n.8byte _.stapsdt.base\n.8byte gate\n"
+        ".asciz \"shop\"\n.asciz \"sold\"\n.asciz \"-4@%k0 8@(%1)\"\n994: .balign 4\n.popsection"
+        :: "r"(n), "r"(at) : "memory");
+}
+int main(int argc, char **argv) {
+    int seen = 0;
+    for (int i = 0; i < atoi(argv[1]); i++) {
+        long at = i * 3L;
+        if (gate) {
+            step(-i, &at);
+            seen++;
+        }
+    }
+    return seen;
+}
+"#;
+
+/// Static probes are found in the notes of files, their semaphores are raised, and their arguments are read where the notes say.
+#[test]
+fn static_probes_are_probed() {
+    if !can_trace("static_probes_are_probed", &["cc"]) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let flags = ["cc", "-O2", "-no-pie"];
+    let shop = build(directory.path(), ("shop.c", STATIC), &flags);
+    let command = format!("{} 12", shop.display());
+    assert!(Command::new(&shop).arg("12").status().unwrap().success());
+    let (rows, errors) = started(&command, &["sdt:shop:so*", "print(arg0, arg1)"]);
+    assert_exact(&counts(&errors), 12);
+    for (i, row) in (0_i64..).zip(&rows) {
+        assert_eq!(row["probe"], "shop:shop:sold");
+        assert_eq!(
+            row["values"],
+            serde_json::json!({"arg0": -i, "arg1": i * 3})
+        );
+    }
+    assert!(errors.contains("exit status: 12"), "{errors}");
+    let (is_well, _, errors) = run(&["-c", &command, "sdt:shop:lost", "@ = count()"]);
+    assert!(
+        !is_well && errors.contains("no file that is mapped has"),
+        "{errors}"
+    );
+}

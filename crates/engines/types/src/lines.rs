@@ -44,6 +44,8 @@ pub(crate) struct Row {
     is_end: bool,
     /// The compiler says that the prologue ends here.
     is_body: bool,
+    /// A statement begins here.
+    is_statement: bool,
 }
 
 /// The rows of a unit, in the order of their addresses.
@@ -64,6 +66,7 @@ pub(crate) fn rows(unit: &Unit<'_>) -> Vec<Row> {
             line: u32::try_from(line).unwrap_or(0),
             is_end: row.end_sequence(),
             is_body: row.prologue_end(),
+            is_statement: row.is_stmt(),
         });
     }
     // Where one sequence ends another may begin.
@@ -86,6 +89,44 @@ impl Types<'_> {
         let second = rows.clone().find(|row| row.address > low_pc);
         let said = rows.find(|row| row.is_body);
         said.or(second).map_or(low_pc, |row| row.address)
+    }
+
+    /// The instructions with which a line begins, in the order of their addresses. `name` is the end of its file's path.
+    pub fn addresses(&self, name: &str, line: u32) -> Vec<u64> {
+        let Some(dwarf) = self.dwarf() else {
+            return Vec::new();
+        };
+        let is_it = |path: &str| {
+            let before = path.strip_suffix(name);
+            before.is_some_and(|before| before.is_empty() || before.ends_with('/'))
+        };
+        let mut all = Vec::new();
+        for unit in (0..dwarf.units()).filter_map(|number| Some((number, dwarf.unit_once(number)?)))
+        {
+            let (number, unit) = unit;
+            let Some(program) = &unit.line_program else {
+                continue;
+            };
+            let count = u64::try_from(program.header().file_names().len()).unwrap_or(0);
+            let files = (0..=count).filter(|at| file(&unit, *at).is_some_and(|path| is_it(&path)));
+            let files: Vec<u64> = files.collect();
+            if files.is_empty() || self.is_interrupted() {
+                continue;
+            }
+            let rows = dwarf.rows(number);
+            let mut was = None;
+            for row in rows.iter().flat_map(|rows| rows.iter()) {
+                let here = (row.file, row.line);
+                let is_new = was != Some(here) && row.is_statement && !row.is_end;
+                if is_new && row.line == line && files.contains(&row.file) {
+                    all.push(row.address);
+                }
+                was = Some(here).filter(|_| !row.is_end);
+            }
+        }
+        all.sort_unstable();
+        all.dedup();
+        all
     }
 
     /// The line that an instruction is from.

@@ -17,7 +17,7 @@
 //! The program that is traced never waits: a record for which there is no room is dropped and counted. All probes end with this process, however that ends.
 //!
 //! # Not done
-//! Files and lines, static probes, events of the kernel, jumps.
+//! Jumps.
 
 mod attached;
 mod follow;
@@ -26,6 +26,7 @@ mod module;
 mod place;
 mod probe;
 mod record;
+mod sdt;
 mod show;
 mod site;
 mod start;
@@ -52,9 +53,12 @@ use crate::table::clean;
 
 use attached::{AttachError, Attached, Wanted};
 use module::Module;
-use probe::Probe;
-use site::{Entered, Site, SiteNames, Sites};
+use probe::{Probe, looks_into};
+use site::{Entered, Places, Site, SiteNames, Sites};
 use start::Started;
+
+/// The kernel's own types.
+const KERNEL_TYPES: &str = "/sys/kernel/btf/vmlinux";
 
 /// A place with what is done there.
 struct Armed {
@@ -108,19 +112,33 @@ pub(crate) fn run(session: &mut Session<'_>, args: &TraceArgs) -> Result<(), Fai
     let asked = asked(args).map_err(&refused)?;
     let target = Target::of(args, &what)?;
     let patterns = asked.iter().flat_map(|asked| &asked.probes);
-    let patterns: Vec<_> = patterns
-        .filter_map(|probe| Some(probe.function()?.module.as_deref()))
-        .collect();
+    let patterns: Vec<_> = patterns.filter_map(Probe::pattern).collect();
     let modules = match (target.pid, patterns.is_empty()) {
         (_, true) => Ok(Vec::new()),
         (Some(pid), false) => Module::find(pid, &patterns),
         (None, false) => Module::find_everywhere(&patterns),
     };
     let modules = modules.map_err(|why| no_right(&what, why))?;
+    let probes = || asked.iter().flat_map(|asked| &asked.probes);
+    let has_event = probes().any(|probe| matches!(probe, Probe::Kernel(_)));
+    let btf = std::fs::read(KERNEL_TYPES).ok().filter(|_| has_event);
     let types: Vec<Types<'_>> = modules.iter().map(Module::types).collect();
     // And those of what is in no file.
-    let types: Vec<Types<'_>> = types.into_iter().chain([Types::default()]).collect();
-    let notes = modules.iter();
+    let kernel = btf.as_ref().map(|bytes| Types::of_btf(bytes, None));
+    let types: Vec<Types<'_>> = types
+        .into_iter()
+        .chain([kernel.unwrap_or_default()])
+        .collect();
+    // Static probes need none.
+    let is_typed = |module: &&Module| {
+        probes().any(|probe| {
+            let pattern = probe
+                .pattern()
+                .filter(|_| !matches!(probe, Probe::Static(..)));
+            pattern.is_some_and(|pattern| looks_into(pattern, &module.name, module.is_program))
+        })
+    };
+    let notes = modules.iter().filter(is_typed);
     let notes = notes.flat_map(|module| [module.without_debug(), module.replaced()]);
     for note in notes.flatten() {
         eprintln!("windlass: {}", clean(&note));
@@ -176,13 +194,13 @@ fn places(
     let (mut sites, mut refusals) = (Vec::new(), Vec::new());
     for wanted in &asked.probes {
         let Some(probe) = wanted.function() else {
-            sites.push(Site::elsewhere(wanted.clone(), modules.len()));
+            sites.extend(others(wanted, modules, types).map_err(&refused)?);
             continue;
         };
         let before = sites.len();
         let (mut names, mut left) = (Vec::new(), Vec::new());
         for (number, (module, types)) in modules.iter().zip(types).enumerate() {
-            if !probe.is_of(&module.name, module.is_program) {
+            if !looks_into(probe.module.as_deref(), &module.name, module.is_program) {
                 continue;
             }
             let all = Sites {
@@ -251,6 +269,39 @@ fn not_attached(what: &str, error: &AttachError) -> Failure {
             Failure::new(ErrorCode::Forbidden, what, error.to_string(), todo)
         }
         error => Failure::new(ErrorCode::Host, what, error.to_string(), ""),
+    }
+}
+
+/// The places of what is no function.
+fn others(probe: &Probe, modules: &[Module], types: &[Types<'_>]) -> Result<Vec<Site>, String> {
+    let Some(pattern) = probe.pattern() else {
+        let site = Site::elsewhere(probe.clone(), modules.len());
+        return Ok(vec![match types.last() {
+            Some(types) => site.of_event(types),
+            None => site,
+        }]);
+    };
+    let mut sites = Vec::new();
+    for (number, (module, types)) in modules.iter().zip(types).enumerate() {
+        if !looks_into(pattern, &module.name, module.is_program) {
+            continue;
+        }
+        let places = Places {
+            number,
+            module,
+            types,
+            probe,
+        };
+        sites.extend(match probe {
+            Probe::Line(_, file, line) => places.of_line(file, *line),
+            Probe::Static(provider, name) => places.of_static(provider, name),
+            _ => Vec::new(),
+        });
+    }
+    match (sites.is_empty(), probe) {
+        (false, _) => Ok(sites),
+        (true, Probe::Line(..)) => Err(format!("no code is from {}", probe.name())),
+        (true, _) => Err(format!("no file that is mapped has {}", probe.name())),
     }
 }
 
@@ -331,11 +382,14 @@ impl Arming<'_, '_> {
             let plan = &mut lowered.plan;
             plan.clause = number;
             plan.on = match site.probe {
-                Probe::Function(_) => On::Instruction,
+                Probe::Function(_) | Probe::Line(..) | Probe::Static(..) => On::Instruction,
+                Probe::Kernel(_) => On::Kernel,
                 Probe::Profile(_) => On::Sample,
                 Probe::Begin | Probe::End | Probe::Tick(_) => On::Call,
             };
-            plan.pid = self.pid.filter(|_| plan.on == On::Sample);
+            plan.pid = self
+                .pid
+                .filter(|_| matches!(plan.on, On::Sample | On::Kernel));
         }
         Ok(armed)
     }

@@ -34,6 +34,8 @@ pub(super) enum AttachError {
     Load(#[from] LoadError),
     #[error("{0}")]
     Plan(#[from] ebpf::PlanError),
+    #[error("the kernel has no event {0}: they are in /sys/kernel/tracing/events")]
+    Event(String),
     #[error("the kernel puts no probe on an instruction of this kind")]
     Instruction,
     #[error("{what}: {errno}")]
@@ -136,7 +138,7 @@ impl Attached {
                 }
                 Probe::End => self.ends.push(self.load(plan)?),
                 Probe::Tick(every) => self.ticks.push((*every, self.load(plan)?)),
-                Probe::Function(_) | Probe::Profile(_) => {}
+                _ => {}
             }
         }
         Ok(())
@@ -171,13 +173,20 @@ impl Attached {
             if let Probe::Profile(rate) = site.probe {
                 self.sample(plan, rate)?;
             }
+            if let Probe::Kernel(event) = &site.probe {
+                let link = Link::event(&self.load(plan)?, event);
+                self.links.push(link.map_err(|errno| match errno {
+                    Errno::NOENT => AttachError::Event(event.clone()),
+                    errno => kernel("put the probes")(errno),
+                })?);
+            }
             if plan.on != On::Instruction {
                 continue;
             }
             let place = UprobePlace {
                 offset: site.offset,
                 cookie,
-                semaphore: 0,
+                semaphore: site.semaphore,
             };
             let same = groups
                 .iter_mut()

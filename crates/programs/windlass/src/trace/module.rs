@@ -10,6 +10,8 @@ use windlass_target::elf::Functions;
 use windlass_target::maps::{self, Mapping};
 use windlass_types::{Types, fits};
 
+/// The pattern of all files.
+const ANY: Option<&str> = Some("*");
 /// Bytes of a function that are decoded at most.
 const CODE_MAX: u64 = 1 << 20;
 /// Execute, of a segment's flags.
@@ -53,7 +55,12 @@ impl Module {
             };
             let is_new = !found.iter().any(|module| module.path == path);
             if is_new && patterns.iter().any(is_wanted) {
-                found.push(Self::open(pid, mapping, &path, name.clone(), is_program)?);
+                match Self::open(pid, mapping, &path, name.clone(), is_program) {
+                    Ok(module) => found.push(module),
+                    // Of all files, those are meant that can be read.
+                    Err(_) if !patterns.iter().any(|own| *own != ANY && is_wanted(own)) => {}
+                    Err(why) => return Err(why),
+                }
             }
         }
         names.sort_unstable();
@@ -100,7 +107,10 @@ impl Module {
                 }));
             }
         }
-        match (patterns.contains(&None), found.is_empty()) {
+        match (
+            patterns.contains(&None) || patterns.contains(&ANY),
+            found.is_empty(),
+        ) {
             (true, _) => Err("with --all, a probe names its file: MODULE:FUNCTION".to_owned()),
             (false, true) if !patterns.is_empty() => {
                 Err("no process has mapped such a file".to_owned())
@@ -164,6 +174,16 @@ impl Module {
             segment.kind == 1
                 && segment.flags & EXECUTE != 0
                 && (segment.address..end).contains(&address)
+        };
+        let segment = self.elf.segments().iter().find(holds)?;
+        (address - segment.address).checked_add(segment.offset)
+    }
+
+    /// Where an address of data lies in the file.
+    pub(super) fn offset_of_data(&self, address: u64) -> Option<u64> {
+        let holds = |segment: &&windlass_target::elf::Segment| {
+            let end = segment.address.saturating_add(segment.file_len);
+            segment.kind == 1 && (segment.address..end).contains(&address)
         };
         let segment = self.elf.segments().iter().find(holds)?;
         (address - segment.address).checked_add(segment.offset)

@@ -22,6 +22,12 @@ pub(super) enum Probe {
     Tick(Duration),
     /// So often a second, wherever the process runs.
     Profile(u32),
+    /// Where a line of a file begins: the module, the end of the file's path, and the number.
+    Line(Option<String>, String, u32),
+    /// Static probes: provider and name.
+    Static(String, String),
+    /// An event of the kernel.
+    Kernel(String),
 }
 
 /// Which functions, and where in them.
@@ -68,7 +74,44 @@ impl Probe {
                 });
                 rate.map(Self::Profile)
             }
-            _ => FunctionProbe::parse(text).map(Self::Function),
+            ("kernel", event) if !event.is_empty() => Ok(Self::Kernel(event.to_owned())),
+            ("sdt", rest) => match rest.split_once(':') {
+                Some((provider, name)) if !provider.is_empty() && !name.is_empty() => {
+                    Ok(Self::Static(provider.to_owned(), name.to_owned()))
+                }
+                _ => Err(format!("{text} is not sdt:PROVIDER:NAME")),
+            },
+            _ => match Self::line(text) {
+                Some(line) => Ok(line),
+                None => FunctionProbe::parse(text).map(Self::Function),
+            },
+        }
+    }
+
+    /// `[MODULE:]FILE:LINE`
+    fn line(text: &str) -> Option<Self> {
+        let (file, line) = text.rsplit_once(':')?;
+        let line = line.parse().ok().filter(|line| *line > 0)?;
+        let (module, file) = match file.rsplit_once(':') {
+            Some((module, file)) => (Some(module.to_owned()), file),
+            None => (None, file),
+        };
+        file.contains('.')
+            .then(|| Self::Line(module, file.to_owned(), line))
+    }
+
+    /// It is at instructions of files.
+    pub(super) fn is_instruction(&self) -> bool {
+        matches!(self, Self::Function(_) | Self::Line(..) | Self::Static(..))
+    }
+
+    /// The files that it looks into: a pattern, or the program itself; nothing if it is in no file.
+    pub(super) fn pattern(&self) -> Option<Option<&str>> {
+        match self {
+            Self::Function(function) => Some(function.module.as_deref()),
+            Self::Line(module, ..) => Some(module.as_deref()),
+            Self::Static(..) => Some(Some("*")),
+            _ => None,
         }
     }
 
@@ -88,6 +131,9 @@ impl Probe {
             Self::End => "end".to_owned(),
             Self::Tick(every) => format!("tick:{}s", every.as_secs_f64()),
             Self::Profile(rate) => format!("profile:{rate}"),
+            Self::Line(_, file, line) => format!("{file}:{line}"),
+            Self::Static(provider, name) => format!("sdt:{provider}:{name}"),
+            Self::Kernel(event) => format!("kernel:{event}"),
         }
     }
 }
@@ -130,13 +176,13 @@ impl FunctionProbe {
             is_return,
         })
     }
+}
 
-    /// Whether it looks into a file.
-    pub(super) fn is_of(&self, name: &str, is_program: bool) -> bool {
-        match &self.module {
-            Some(pattern) => fits(pattern, name) || pattern.rsplit('/').next() == Some(name),
-            None => is_program,
-        }
+/// Whether a pattern of [`Probe::pattern`] looks into a file.
+pub(super) fn looks_into(pattern: Option<&str>, name: &str, is_program: bool) -> bool {
+    match pattern {
+        Some(pattern) => fits(pattern, name) || pattern.rsplit('/').next() == Some(name),
+        None => is_program,
     }
 }
 
@@ -175,6 +221,10 @@ mod tests {
             ("tick:1s", Probe::Tick(Duration::from_secs(1))),
             ("tick:0.25", Probe::Tick(Duration::from_millis(250))),
             ("profile:99hz", Probe::Profile(99)),
+            ("src/f.c:12", Probe::Line(None, "src/f.c".into(), 12)),
+            ("x:f.c:12", Probe::Line(Some("x".into()), "f.c".into(), 12)),
+            ("sdt:a:b", Probe::Static("a".into(), "b".into())),
+            ("kernel:sys_enter", Probe::Kernel("sys_enter".into())),
         ] {
             assert_eq!(Probe::all(text), Ok(vec![wanted]), "{text}");
         }

@@ -8,13 +8,14 @@ use windlass_script::Code;
 use windlass_script::lower::{Location, Names};
 use windlass_target::demangle;
 use windlass_target::instructions::{self, Spot};
-use windlass_types::{FunctionRef, Parameter, Place, TypeId, Types, fits};
+use windlass_types::{Encoding, FunctionRef, Node, Parameter, Place, TypeId, Types, fits};
 
 use crate::suggest;
 
 use super::module::Module;
 use super::place::{self, At};
 use super::probe::{FunctionProbe, Probe};
+use super::sdt;
 
 /// Places of one probe at most.
 pub(super) const SITES_MAX: usize = 10_000;
@@ -43,6 +44,8 @@ pub(super) struct Site {
     pub(super) name: String,
     /// Where in the file.
     pub(super) offset: u64,
+    /// Where in the file the number is that says how many look at a static probe; 0: there is none.
+    pub(super) semaphore: u64,
     /// A hit costs little.
     pub(super) is_emulated: bool,
     /// The function is left there by a jump to another one: what is returned is not known yet.
@@ -69,6 +72,7 @@ impl Site {
             probe,
             module,
             offset: 0,
+            semaphore: 0,
             is_emulated: true,
             leaves_by_jump: false,
             is_inline: false,
@@ -83,7 +87,22 @@ impl Site {
 
     /// It is an instruction of a program, whose registers are there.
     pub(super) fn is_instruction(&self) -> bool {
-        self.probe.function().is_some()
+        self.probe.is_instruction()
+    }
+
+    /// Gives an event of the kernel its arguments: their names and types as its debug data has them, the first of which is of its own.
+    pub(super) fn of_event(mut self, types: &Types<'_>) -> Self {
+        let Probe::Kernel(event) = &self.probe else {
+            return self;
+        };
+        let signature = types.signature(&format!("__probestub_{event}"));
+        let parameters = signature.map_or(Vec::new(), |found| found.parameters);
+        for (number, (name, ty)) in (0_u8..).zip(parameters.into_iter().skip(1)) {
+            let place = Place::Absent("told by the kernel");
+            self.arguments.push(Parameter { name, ty, place });
+            self.locations.push(Location::Value(Code::Argument(number)));
+        }
+        self
     }
 
     /// The arguments as a person reads them.
@@ -92,6 +111,9 @@ impl Site {
             return "not known: arg0 to arg5 are integers".to_owned();
         }
         let described = self.arguments.iter().map(|argument| {
+            if !matches!(self.probe, Probe::Function(_) | Probe::Line(..)) {
+                return types.declaration(argument.ty, &argument.name);
+            }
             let declared = types.declaration(argument.ty, &argument.name);
             format!("{declared} {}", place::shown(&argument.place))
         });
@@ -119,6 +141,8 @@ pub(super) struct SiteNames<'s, 't, 'a> {
 /// The registers of the first six arguments (System V ABI for x86-64, 3.2.3), and that of what is returned.
 const ARGUMENTS: [u16; 6] = [5, 4, 1, 2, 8, 9];
 const RETURNED: u16 = 0;
+/// Arguments of an event of the kernel at most.
+const EVENT_ARGUMENTS: u8 = 12;
 
 impl Names for SiteNames<'_, '_, '_> {
     fn find(&self, name: &str) -> Option<(Location, TypeId)> {
@@ -128,6 +152,11 @@ impl Names for SiteNames<'_, '_, '_> {
             if *argument.name == *name {
                 return Some((location.clone(), argument.ty));
             }
+        }
+        if matches!(site.probe, Probe::Kernel(_)) {
+            let number = name.strip_prefix("arg")?.parse().ok()?;
+            let is_there = (0..EVENT_ARGUMENTS).contains(&number);
+            return is_there.then_some((Location::Value(Code::Argument(number)), self.long));
         }
         if !site.is_instruction() {
             return None;
@@ -148,7 +177,8 @@ impl Names for SiteNames<'_, '_, '_> {
         let number = name
             .strip_prefix("arg")
             .and_then(|rest| rest.parse::<usize>().ok());
-        if let (Some(number), None) = (number, site.returns) {
+        let is_function = matches!(site.probe, Probe::Function(_));
+        if let (Some(number), None, true) = (number, site.returns, is_function) {
             return Some((register(*ARGUMENTS.get(number)?), self.long));
         }
         let (ty, place) = self.types.variable(name).ok()?;
@@ -294,6 +324,7 @@ impl Sites<'_, '_, '_> {
             probe: Probe::Function(self.probe.clone()),
             entered,
             module: self.number,
+            semaphore: 0,
             name: format!("{}:{function}", self.module.name),
             offset: self.module.offset(spot.address)?,
             is_emulated: spot.is_emulated,
@@ -439,5 +470,109 @@ fn source(function: &FunctionRef) -> String {
         (true, _) => String::new(),
         (false, 0) => file.to_owned(),
         (false, line) => format!("{file}:{line}"),
+    }
+}
+
+/// The places of what is in a file, but no function.
+pub(super) struct Places<'m, 't, 'a> {
+    pub(super) number: usize,
+    pub(super) module: &'m Module,
+    pub(super) types: &'t Types<'a>,
+    pub(super) probe: &'m Probe,
+}
+
+impl Places<'_, '_, '_> {
+    /// Where a line begins: once in each function, and in each copy of one in another.
+    pub(super) fn of_line(&self, file: &str, line: u32) -> Vec<Site> {
+        let mut sites: Vec<Site> = Vec::new();
+        let mut seen = BTreeSet::new();
+        for pc in self.types.addresses(file, line) {
+            let Some(here) = self.types.at(pc) else {
+                continue;
+            };
+            let copies: Vec<_> = here
+                .inlined
+                .iter()
+                .map(|copy| (copy.name.clone(), copy.line))
+                .collect();
+            if !seen.insert((here.reference.low_pc, copies)) {
+                continue;
+            }
+            let start = self.types.frame_start(pc).unwrap_or(here.reference.low_pc);
+            let code = self.module.code(start..pc.saturating_add(INSTRUCTION_MAX));
+            if !instructions::is_start(&code, start, pc) {
+                continue;
+            }
+            let at = At {
+                types: self.types,
+                pc,
+                bias: self.module.bias.unwrap_or(0),
+            };
+            // What is declared further in hides what is further out.
+            let own = here.locals.into_iter().rev().chain(here.parameters);
+            let arguments: Vec<Parameter> = own.collect();
+            let locations = arguments
+                .iter()
+                .map(|argument| at.location(&argument.place));
+            let locations = locations.collect();
+            let inner = usize::try_from(pc - start).unwrap_or(usize::MAX);
+            let one = instructions::entry(code.get(inner..).unwrap_or_default(), pc, |at| at == pc);
+            let source = format!("{} in {}", self.probe.name(), here.reference.name);
+            sites.extend(self.site(pc, arguments, locations).map(|site| Site {
+                is_emulated: one.is_emulated,
+                source,
+                ..site
+            }));
+        }
+        sites
+    }
+
+    /// Static probes of a provider and a name, both with `*`.
+    pub(super) fn of_static(&self, provider: &str, name: &str) -> Vec<Site> {
+        let all = sdt::of(self.module).into_iter();
+        let own = all.filter(|probe| fits(provider, &probe.provider) && fits(name, &probe.name));
+        let sites = own.filter_map(|probe| {
+            let (mut arguments, mut locations, mut texts) = (Vec::new(), Vec::new(), Vec::new());
+            for (number, argument) in probe.arguments.into_iter().enumerate() {
+                let encoding = match argument.is_signed {
+                    true => Encoding::Signed,
+                    false => Encoding::Unsigned,
+                };
+                let sign = if argument.is_signed { "int" } else { "uint" };
+                let ty = self.types.add(Node::Int {
+                    name: format!("{sign}{}_t", 8 * u32::from(argument.bytes)).into(),
+                    size: argument.bytes.into(),
+                    encoding,
+                });
+                let place = Place::Absent("told by a note");
+                let name = format!("arg{number}").into();
+                arguments.push(Parameter { name, ty, place });
+                locations.push(argument.location);
+                texts.push(argument.text);
+            }
+            let semaphore = match probe.semaphore {
+                0 => 0,
+                address => self.module.offset_of_data(address)?,
+            };
+            let site = self.site(probe.address, arguments, locations)?;
+            Some(Site {
+                name: format!("{}:{}:{}", self.module.name, probe.provider, probe.name),
+                semaphore,
+                source: texts.join(" "),
+                ..site
+            })
+        });
+        sites.collect()
+    }
+
+    fn site(&self, pc: u64, arguments: Vec<Parameter>, locations: Vec<Location>) -> Option<Site> {
+        let site = Site::elsewhere(self.probe.clone(), self.number);
+        Some(Site {
+            name: format!("{}:{}", self.module.name, self.probe.name()),
+            offset: self.module.offset(pc)?,
+            arguments,
+            locations,
+            ..site
+        })
     }
 }
