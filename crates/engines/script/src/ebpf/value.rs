@@ -21,6 +21,19 @@ fn register_offset(number: u16) -> Option<i16> {
 impl Generator<'_> {
     /// Computes a value into r0. `depth`: slots that are in use.
     pub(super) fn value(&mut self, code: &Code, depth: i16) {
+        // Long sums nest here alone, with little on this process's stack.
+        match code {
+            Code::Binary {
+                is_unsigned,
+                operation,
+                sides,
+            } => self.binary(*operation, sides, *is_unsigned, depth),
+            code => self.other(code, depth),
+        }
+    }
+
+    /// Computes what is no operation on two values.
+    fn other(&mut self, code: &Code, depth: i16) {
         match code {
             Code::Constant(value) => self.constant(0, *value),
             Code::Register(number) => match register_offset(*number) {
@@ -79,11 +92,7 @@ impl Generator<'_> {
                 self.value(address, depth);
                 self.is_text(text, depth);
             }
-            Code::Binary {
-                is_unsigned,
-                operation,
-                sides,
-            } => self.binary(*operation, sides, *is_unsigned, depth),
+            Code::Binary { .. } => {}
         }
     }
 
