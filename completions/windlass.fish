@@ -1018,10 +1018,12 @@ complete -c windlass -n "__fish_windlass_using_subcommand memory; and __fish_see
 complete -c windlass -n "__fish_windlass_using_subcommand memory; and __fish_seen_subcommand_from whatis" -l no-color -d 'Write no colours; so does NO_COLOR'
 complete -c windlass -n "__fish_windlass_using_subcommand memory; and __fish_seen_subcommand_from whatis" -s h -l help -d 'Print help'
 complete -c windlass -n "__fish_windlass_using_subcommand trace" -s p -l pid -d 'The process that is traced: all of its threads, and none of its children' -r -f
+complete -c windlass -n "__fish_windlass_using_subcommand trace" -s c -l command -d 'A program with its arguments, which is started and traced from before its first instruction on. Words with spaces stand between quotes. It goes on when tracing ends before it does' -r -f -a "(__fish_complete_command)"
 complete -c windlass -n "__fish_windlass_using_subcommand trace" -l seconds -d 'End after so many seconds; without this, at a signal or with the process' -r
 complete -c windlass -n "__fish_windlass_using_subcommand trace" -s o -l output -d 'Fields to write, of a table or with -j, or "all"; "help" lists them' -r
 complete -c windlass -n "__fish_windlass_using_subcommand trace" -l timeout -d 'Wait so long for each answer, 0 for ever [default: 30]' -r
 complete -c windlass -n "__fish_windlass_using_subcommand trace" -l socket -d 'The daemon\'s control socket' -r -F
+complete -c windlass -n "__fish_windlass_using_subcommand trace" -l all -d 'All processes: those that have the file of the probe mapped now, and those that map it later'
 complete -c windlass -n "__fish_windlass_using_subcommand trace" -s l -l list -d 'List the places that the probes are put on, the arguments with where they lie there, and what a hit costs'
 complete -c windlass -n "__fish_windlass_using_subcommand trace" -l parsable -d 'Of the same name as the option of every command, whose letter is the process here'
 complete -c windlass -n "__fish_windlass_using_subcommand trace" -s j -l json -d 'Write JSON: an array of objects, of gen and sink one a line, of monitor an object a line; errors as {code, message, details}'

@@ -76,19 +76,7 @@ pub fn evaluate(code: &Code, on: &impl Surroundings) -> Result<u64, Fault> {
                 _ => evaluate(one, on),
             }
         }
-        Code::IsText(address, text) => {
-            let at = evaluate(address, on)?;
-            for (offset, byte) in (0..).zip(text.bytes().chain([0])) {
-                let mut read = [0];
-                if !on.read(at.wrapping_add(offset), &mut read) {
-                    return Err(Fault::Address(at));
-                }
-                if read != [byte] {
-                    return Ok(0);
-                }
-            }
-            Ok(1)
-        }
+        Code::IsText(address, text) => flag(is_text(evaluate(address, on)?, text, on)?),
         Code::Binary {
             is_unsigned,
             operation,
@@ -104,6 +92,20 @@ pub fn evaluate(code: &Code, on: &impl Surroundings) -> Result<u64, Fault> {
             binary(*operation, left, evaluate(right, on)?, *is_unsigned)
         }
     }
+}
+
+/// Whether there is this text, and its end behind it.
+fn is_text(at: u64, text: &str, on: &impl Surroundings) -> Result<bool, Fault> {
+    for (offset, byte) in (0..).zip(text.bytes().chain([0])) {
+        let mut read = [0];
+        if !on.read(at.wrapping_add(offset), &mut read) {
+            return Err(Fault::Address(at));
+        }
+        if read != [byte] {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 fn binary(operation: Binary, a: u64, b: u64, is_unsigned: bool) -> Result<u64, Fault> {

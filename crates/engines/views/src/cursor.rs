@@ -311,6 +311,11 @@ mod tests {
             cursor("walk conns | print .st", &takes).before,
             "walk conns "
         );
+    }
+
+    /// There is a word at the end of any line.
+    #[test]
+    fn any_line_has_a_cursor() {
         for line in [
             "(",
             "print )",

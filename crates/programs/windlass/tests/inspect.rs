@@ -362,7 +362,6 @@ fn containers_of_cpp_are_shown() {
             ("print all.bits", "[1, 0]"),
             ("print all.list", "[4, 5]"),
             ("print all.deque", "[1, 2, 3]"),
-            ("print all.map", "{1: \"one\", 2: \"two\"}"),
             ("print all.set", "[1, 2, 3]"),
             ("print all.hashed", "{7: \"seven\"}"),
             ("print all.hashed_set", "[4]"),
