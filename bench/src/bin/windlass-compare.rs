@@ -9,8 +9,8 @@ use clap::{Parser, Subcommand};
 use windlass_bench::compare::peers::Plug;
 use windlass_bench::compare::{
     alloc, capacity, capture, cni, firewall, framed, gap, idle, neighbour, overlay, overload,
-    pages, peers, rate, registry, segments, sockets, spray, stop, tap, tunnel, uplink, vhost,
-    workers,
+    pages, peers, rate, registry, segments, sockets, spray, stop, tap, trace, tunnel, uplink,
+    vhost, workers,
 };
 
 /// Measures windlass beside named peers, in turns, and prints both sides with their spread.
@@ -57,6 +57,8 @@ enum What {
     Alloc(alloc::Options),
     /// 512 MiB in small pages, transparent huge pages and pages of the reserve: touch, page tables, io_uring, loads
     Pages(pages::Options),
+    /// What a hit of a probe costs the traced program: windlass trace, bpftrace
+    Trace(trace::Options),
     /// Memory of the daemon with VNICs, flows and tracked connections
     Capacity(capacity::Options),
     /// Sources that do not stop by themselves, far beyond the capacity
@@ -112,6 +114,7 @@ fn run(options: Options) -> Result<()> {
         What::Idle(options) => idle::run(&options, &programs),
         What::Pages(options) => pages::run(&options, json),
         What::Alloc(options) => alloc::run(&options, &programs, json),
+        What::Trace(options) => trace::run(&options, &programs, json),
         What::Capacity(options) => capacity::run(&options, &programs, json),
         What::Overload(options) => overload::run(&options, &programs, json),
         What::Overlay(options) => overlay::run(&options, json),

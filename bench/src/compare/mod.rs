@@ -37,6 +37,7 @@ pub mod stop;
 pub mod table;
 pub mod tap;
 pub mod tcpdump;
+pub mod trace;
 pub mod tunnel;
 pub mod uplink;
 pub mod vhost;
