@@ -5726,6 +5726,8 @@ _windlass_live() {
             *" stat"|*" stat "*) kind=member ;;
             1" gen"|1" gen "*) kind=vnd ;;
             1" sink"|1" sink "*) kind=vnd ;;
+            1" inspect"|1" inspect "*) kind=program ;;
+            *" inspect"|*" inspect "*) kind=inspection ;;
         esac
     fi
     if [[ -z "$kind" ]]; then

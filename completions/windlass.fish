@@ -1118,6 +1118,8 @@ complete -c windlass -n "__fish_windlass_using_subcommand worker; and __fish_see
 complete -c windlass -n "__fish_windlass_using_subcommand stat" -f -a "(windlass __complete member (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand gen" -f -a "(windlass __complete vnd (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand sink" -f -a "(windlass __complete vnd (commandline -ct) -- (commandline -opc) 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand inspect" -f -a "(windlass __complete program (commandline -ct) -- (commandline -opc) 2>/dev/null)"
+complete -c windlass -n "__fish_windlass_using_subcommand inspect" -f -a "(windlass __complete inspection (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from create" -l bridge -x -a "(windlass __complete bridge (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from create" -l set -x -a "(windlass __complete setting (commandline -ct) -- (commandline -opc) 2>/dev/null)"
 complete -c windlass -n "__fish_windlass_using_subcommand zone; and __fish_seen_subcommand_from set" -l bridge -x -a "(windlass __complete bridge (commandline -ct) -- (commandline -opc) 2>/dev/null)"

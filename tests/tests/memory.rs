@@ -362,9 +362,35 @@ fn leaks_are_found() {
             stack.is_some_and(|stack| stack.contains("lose")),
             "{rows:?}"
         );
+        check_inspect(&place, &pid, &rows);
         let (again, _) = program.say("small 10 64");
         assert_eq!(again, program.pid());
     }
+}
+
+/// `windlass inspect` says the same of the program: leaks, caches, buffers.
+fn check_inspect(place: &Place, pid: &str, rows: &[Value]) {
+    let ask = |command: &str| place.windlass(&["inspect", pid, "--", command]);
+    let found = ask("::findleaks");
+    assert!(found.out.contains("lose"), "{found:?}");
+    let caches = ask("::umastat");
+    assert!(caches.out.contains("wl_alloc_64"), "{caches:?}");
+    assert!(ask("magazines").out.contains("TID"));
+    let buffers = ask("bufs wl_alloc_64 | count").out;
+    assert!(
+        buffers
+            .trim()
+            .parse::<u64>()
+            .is_ok_and(|count| count >= 1_017),
+        "{buffers}"
+    );
+    let lost = rows.iter().find(|row| row["size"] == 64);
+    let lost = lost
+        .and_then(|row| row["addresses"][0].as_str())
+        .expect("an address");
+    assert!(ask("bufs wl_alloc_64").out.contains(lost));
+    assert!(ask(&format!("whatis {lost}")).out.contains("wl_alloc_64"));
+    assert!(ask("bufs nothing").err.contains("wl_alloc_64"));
 }
 
 /// The same, of all stacks together.

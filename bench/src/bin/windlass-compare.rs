@@ -8,9 +8,9 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use windlass_bench::compare::peers::Plug;
 use windlass_bench::compare::{
-    alloc, capacity, capture, cni, firewall, framed, gap, idle, neighbour, overlay, overload,
-    pages, peers, rate, registry, segments, sockets, spray, stop, tap, trace, tunnel, uplink,
-    vhost, workers,
+    alloc, capacity, capture, cni, firewall, framed, gap, idle, inspect, neighbour, overlay,
+    overload, pages, peers, rate, registry, segments, sockets, spray, stop, tap, trace, tunnel,
+    uplink, vhost, workers,
 };
 
 /// Measures windlass beside named peers, in turns, and prints both sides with their spread.
@@ -59,6 +59,8 @@ enum What {
     Pages(pages::Options),
     /// What a hit of a probe costs the traced program: windlass trace, bpftrace
     Trace(trace::Options),
+    /// A walk of a live list and Tab among many names: gdb, windlass inspect
+    Inspect(inspect::Options),
     /// Memory of the daemon with VNICs, flows and tracked connections
     Capacity(capacity::Options),
     /// Sources that do not stop by themselves, far beyond the capacity
@@ -113,6 +115,7 @@ fn run(options: Options) -> Result<()> {
         What::Tap(options) => tap::run_all(&options, &programs, json),
         What::Idle(options) => idle::run(&options, &programs),
         What::Pages(options) => pages::run(&options, json),
+        What::Inspect(options) => inspect::run(&options, &programs, json),
         What::Alloc(options) => alloc::run(&options, &programs, json),
         What::Trace(options) => trace::run(&options, &programs, json),
         What::Capacity(options) => capacity::run(&options, &programs, json),

@@ -22,6 +22,7 @@ pub mod gap;
 pub mod holes;
 pub mod host;
 pub mod idle;
+pub mod inspect;
 pub mod iperf;
 pub mod neighbour;
 pub mod overlay;

@@ -94,9 +94,14 @@ impl Place {
 
     /// `windlass memory`.
     pub(crate) fn memory(&self, words: &[&str]) -> Output {
+        self.windlass(&[&["memory"], words].concat())
+    }
+
+    /// The command.
+    pub(crate) fn windlass(&self, words: &[&str]) -> Output {
         let mut command = Command::new("timeout");
         command.args(["-s", "KILL", COMMAND_S]).arg(&self.windlass);
-        command.arg("memory").args(words).stdin(Stdio::null());
+        command.args(words).stdin(Stdio::null());
         command.env("XDG_RUNTIME_DIR", self.directory.path());
         run(&mut command)
     }

@@ -15,7 +15,17 @@ use clap_complete::Shell;
 use super::Page;
 use super::manual::leaves;
 
-const KINDS: [&str; 7] = ["zone", "bridge", "uplink", "vnic", "member", "flow", "vnd"];
+const KINDS: [&str; 9] = [
+    "zone",
+    "bridge",
+    "uplink",
+    "vnic",
+    "member",
+    "flow",
+    "vnd",
+    "program",
+    "inspection",
+];
 
 /// Titles of values that are words of another kind.
 const TITLES: [(&str, &str); 4] = [
@@ -280,6 +290,8 @@ mod tests {
             ("fdb add", 2, "bridge"),
             ("fdb add", 4, "member"),
             ("bridge fdb flush", 3, "bridge"),
+            ("inspect", 1, "program"),
+            ("inspect", 2, "inspection"),
         ] {
             let found =
                 |(p, c, _, k): &(String, usize, bool, &str)| p == path && *c == count && *k == kind;
@@ -294,6 +306,35 @@ mod tests {
         }
     }
 
+    /// What a bash with a script offers at the end of a command line.
+    fn offered(script: &str, words: &[&str]) -> String {
+        let (last, before) = words.split_last().expect("words");
+        let line = words.join(" ");
+        let run = format!(
+            "windlass() {{ printf '%s\\n' \"$2-1\" \"$2-2\"; }}\n{script}\nCOMP_LINE='{line}'\n\
+             COMP_POINT={}\nCOMP_WORDS=({})\nCOMP_CWORD={}\n\
+             _windlass_live windlass '{last}' '{}'\necho \"${{COMPREPLY[*]}}\"\n",
+            line.len(),
+            words
+                .iter()
+                .map(|word| format!("'{word}' "))
+                .collect::<String>(),
+            words.len() - 1,
+            before.last().expect("words"),
+        );
+        // Longer than one argument may be.
+        let file = std::env::temp_dir().join(format!("completion-{}", std::process::id()));
+        std::fs::write(&file, run).expect("a file");
+        let output = Process::new("bash").arg("--norc").arg(&file).output();
+        let output = std::fs::remove_file(&file).and(output).expect("bash");
+        assert!(
+            output.stderr.is_empty(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+
     /// In a real bash, verbs come from the command line, and names from a windlass that has some.
     #[test]
     fn bash_offers_words_and_names() {
@@ -304,65 +345,45 @@ mod tests {
         let mut command = windlass_command::command();
         command.build();
         let script = bash(&command).expect("completion");
-        let offered = |words: &[&str]| {
-            let (last, before) = words.split_last().expect("words");
-            let line = words.join(" ");
-            let run = format!(
-                "windlass() {{ printf '%s\\n' \"$2-1\" \"$2-2\"; }}\n{script}\nCOMP_LINE='{line}'\n\
-                 COMP_POINT={}\nCOMP_WORDS=({})\nCOMP_CWORD={}\n\
-                 _windlass_live windlass '{last}' '{}'\necho \"${{COMPREPLY[*]}}\"\n",
-                line.len(),
-                words
-                    .iter()
-                    .map(|word| format!("'{word}' "))
-                    .collect::<String>(),
-                words.len() - 1,
-                before.last().expect("words"),
-            );
-            // Longer than one argument may be.
-            let file = std::env::temp_dir().join(format!("completion-{}", std::process::id()));
-            std::fs::write(&file, run).expect("a file");
-            let output = Process::new("bash").arg("--norc").arg(&file).output();
-            let output = std::fs::remove_file(&file).and(output).expect("bash");
-            assert!(
-                output.stderr.is_empty(),
-                "{}",
-                String::from_utf8_lossy(&output.stderr)
-            );
-            String::from_utf8_lossy(&output.stdout).trim().to_owned()
-        };
-        assert_eq!(offered(&["windlass", "vnic", "de"]), "delete");
-        assert_eq!(
-            offered(&["windlass", "vnic", "delete", ""]),
-            "vnic-1 vnic-2"
-        );
-        assert_eq!(
-            offered(&["windlass", "--timeout", "3", "vnic", "set", "v"]),
-            "vnic-1 vnic-2"
-        );
-        assert_eq!(
-            offered(&["windlass", "vnic", "set", "web", "mtu=9000", ""]),
-            "setting-1 setting-2"
-        );
-        assert_eq!(
-            offered(&["windlass", "bridge", "get", "br0", ""]),
-            "property-1 property-2"
-        );
+        let offered = |words: &[&str]| offered(&script, words);
+        for (words, wanted) in [
+            (&["windlass", "vnic", "de"][..], "delete"),
+            (&["windlass", "vnic", "delete", ""][..], "vnic-1 vnic-2"),
+            (
+                &["windlass", "--timeout", "3", "vnic", "set", "v"][..],
+                "vnic-1 vnic-2",
+            ),
+            (
+                &["windlass", "vnic", "set", "web", "mtu=9000", ""][..],
+                "setting-1 setting-2",
+            ),
+            (
+                &["windlass", "bridge", "get", "br0", ""][..],
+                "property-1 property-2",
+            ),
+            (
+                &["windlass", "vnic", "show", "vnic-1", ""][..],
+                "vnic-1 vnic-2",
+            ),
+            (
+                &["windlass", "vnic", "create", "v0", "--bridge", ""][..],
+                "bridge-1 bridge-2",
+            ),
+            (&["windlass", "inspect", "4"][..], "program-1 program-2"),
+            (
+                &["windlass", "inspect", "42", "--", "print", "al"][..],
+                "inspection-1 inspection-2",
+            ),
+            (
+                &["windlass", "fdb", "add", "br0", "02:", "m"][..],
+                "member-1 member-2",
+            ),
+        ] {
+            assert_eq!(offered(words), wanted);
+        }
         for words in [&["--attach", "t"][..], &["--attach=t"]] {
             let line = [&["windlass", "vnic", "create", "v0"], words].concat();
             assert_eq!(offered(&line), "attach-1 attach-2");
         }
-        assert_eq!(
-            offered(&["windlass", "vnic", "show", "vnic-1", ""]),
-            "vnic-1 vnic-2"
-        );
-        assert_eq!(
-            offered(&["windlass", "vnic", "create", "v0", "--bridge", ""]),
-            "bridge-1 bridge-2"
-        );
-        assert_eq!(
-            offered(&["windlass", "fdb", "add", "br0", "02:", "m"]),
-            "member-1 member-2"
-        );
     }
 }
