@@ -162,7 +162,7 @@ impl Generator<'_> {
         self.put(Instruction::move_immediate(0, 1));
     }
 
-    /// Where a value waits. Behind the last slot lie other things: [`Plan::program`] refuses what needs more.
+    /// Where a value waits. Behind the last slot lie other things: `Plan::program` refuses what needs more.
     pub(super) fn slot(&mut self, depth: i16) -> i16 {
         self.slots = self.slots.max(depth + 1);
         -8 * (depth + 1)
