@@ -59,6 +59,7 @@ pub mod mapped;
 pub mod named;
 pub mod netlink;
 pub mod netns;
+pub mod own;
 pub mod packet;
 pub mod pcap;
 pub mod priority;

@@ -7,11 +7,12 @@
 use std::cell::RefCell;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use windlass_sys::mapped::Mapped;
+use windlass_sys::own::{self, is_own};
 
 /// Bytes of one file at most.
 const FILE_MAX: u64 = 64 << 20;
@@ -28,15 +29,9 @@ pub(super) struct Cache {
 }
 
 impl Cache {
-    /// The directory of this user: under `$XDG_CACHE_HOME`, else under `$HOME/.cache`. Where these are another user's, as under sudo, there
-    /// is none: that user could lead what is made there anywhere.
+    /// Under the user's directory for caches.
     pub(super) fn of_user() -> Self {
-        let set = |name| {
-            let path = std::env::var_os(name).map(PathBuf::from)?;
-            let is_own = path.is_absolute() && is_own(&std::fs::metadata(&path).ok()?);
-            is_own.then_some(path)
-        };
-        let base = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")));
+        let base = own::directory("XDG_CACHE_HOME", ".cache");
         Self::at(base.map(|base| base.join("windlass/types")))
     }
 
@@ -98,11 +93,6 @@ impl Cache {
     }
 }
 
-/// Whether nobody but this user can write to it.
-fn is_own(found: &std::fs::Metadata) -> bool {
-    found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o022 == 0
-}
-
 fn write(directory: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     DirBuilder::new()
         .recursive(true)
@@ -155,7 +145,7 @@ fn make_room(directory: &Path, len: u64) -> io::Result<()> {
 mod tests {
     use super::*;
     use std::fs::Permissions;
-    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
     /// What is kept is found again with its owner's rights alone. Nothing is taken from, or written to, what others can change; a full disk
     /// leaves nothing behind. Each says so.

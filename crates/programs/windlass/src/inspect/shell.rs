@@ -54,9 +54,8 @@ pub(super) fn run(session: &mut Session<'_>, target: &Target<'_>) -> Result<bool
 
 /// Where lines are kept.
 fn file() -> Option<PathBuf> {
-    let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from);
-    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/state"));
-    Some(state.or_else(home)?.join("windlass/inspect_history"))
+    let state = windlass_sys::own::directory("XDG_STATE_HOME", ".local/state")?;
+    Some(state.join("windlass/inspect_history"))
 }
 
 /// The lines of earlier shells. Without them it works as well.

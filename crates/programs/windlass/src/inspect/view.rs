@@ -126,9 +126,7 @@ pub(super) fn definitions() -> Vec<Definition> {
 }
 
 fn own_files() -> Vec<PathBuf> {
-    let config = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from);
-    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".config"));
-    let Some(directory) = config.or_else(home) else {
+    let Some(directory) = windlass_sys::own::directory("XDG_CONFIG_HOME", ".config") else {
         return Vec::new();
     };
     let entries = std::fs::read_dir(directory.join("windlass/views"));
