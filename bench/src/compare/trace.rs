@@ -103,8 +103,9 @@ pub fn run(options: &Options, programs: &Path, json: Option<&PathBuf>) -> Result
 }
 
 fn build(scratch: &Scratch, flag: &str) -> Result<String> {
-    let program = scratch.join(&format!("traced{flag}"));
-    let program = program.display().to_string();
+    // bpftrace takes no "=" in a path.
+    let name = format!("traced{}", flag.replace('=', "-"));
+    let program = scratch.join(&name).display().to_string();
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/traced.c");
     let source = source.display().to_string();
     if !Path::new(&program).exists() {
