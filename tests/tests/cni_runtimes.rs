@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use windlass_tests::{Daemon, Lab, program, run, skip, until};
+use windlass_tests::{Daemon, Lab, copy_program, program, run, skip, until};
 
 /// A daemon with a bridge, and a network of containers on it.
 struct Host {
@@ -97,7 +97,7 @@ impl Host {
         for directory in ["bin", "proc", "sys", "dev", "etc", "tmp", "run"] {
             std::fs::create_dir_all(root.join(directory)).expect("made");
         }
-        std::fs::copy("/bin/busybox", root.join("bin/busybox")).expect("copied");
+        copy_program(Path::new("/bin/busybox"), &root.join("bin/busybox"));
         for applet in ["sh", "sleep", "ping"] {
             symlink("busybox", root.join("bin").join(applet)).expect("linked");
         }

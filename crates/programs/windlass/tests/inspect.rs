@@ -506,6 +506,11 @@ fn walks_end() {
         out == "0" && why.contains("-7 items make no sense"),
         "{out} {why}"
     );
+    let (out, why) = ask("walk room | count");
+    assert!(
+        out == "1000000" && why.contains("ends early: after 1000000 items"),
+        "{out} {why}"
+    );
     assert!(ask("walk wrong").1.contains("the walker has no \"next\""));
     assert!(ask("list struct conn next 16").1.contains("<fault 0x"));
 }
@@ -543,6 +548,13 @@ fn names_are_completed() {
         assert_eq!(offered(words, word), [name], "{words} {word}");
     }
     assert!(offered("print", "all.nothing.x").is_empty());
+    // A name that would steer the terminal.
+    let hostile = Program::start(&[&["sed", "-i", "s/conn_t/con\\x1b[m/", "server"]]);
+    let behind = format!("inspect {} --", hostile.pid());
+    assert_eq!(
+        self::offered(&format!("{behind} sizeof"), "server`co"),
+        ["server`conn"]
+    );
     assert!(
         windlass(&["__complete", "program", &pid], "")
             .stdout

@@ -79,9 +79,11 @@ pub(super) fn offers(target: &Target<'_>, line: &str) -> Offers {
             .next()
             .is_some_and(|last| last.starts_with(word))
     };
+    // Names are the program's: one that would steer the terminal, or be another line of an answer, is not offered.
+    let is_plain = |name: &String| !name.chars().any(char::is_control);
     let mut fitting = names
         .into_iter()
-        .filter(|name| name.starts_with(word) || last(name));
+        .filter(|name| is_plain(name) && (name.starts_with(word) || last(name)));
     let names: Vec<_> = fitting.by_ref().take(OFFERED_MAX).collect();
     let is_cut = fitting.next().is_some();
     Offers {

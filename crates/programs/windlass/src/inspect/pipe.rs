@@ -135,14 +135,22 @@ fn visit(
     all: &mut Vec<Value>,
 ) -> Result<(), Failure> {
     let end = view::each(target, items, this, &mut |item| {
-        all.push(item.whole.unwrap_or(item.value));
-        all.len() < NODES_MAX
+        let has_room = all.len() < NODES_MAX;
+        if has_room {
+            all.push(item.whole.unwrap_or(item.value));
+        }
+        has_room
     })?;
     tell(&match end {
-        End::Enough => End::Cut(format!("after {NODES_MAX} items")),
+        End::Enough => cut(),
         end => end,
     });
     Ok(())
+}
+
+/// A walk that has as many items as there may be.
+fn cut() -> End {
+    End::Cut(format!("after {NODES_MAX} items"))
 }
 
 /// The items of a container that a view knows, or of an array.
@@ -167,13 +175,16 @@ fn container(target: &Target<'_>, value: Value, all: &mut Vec<Value>) -> Result<
                 count: Some(count),
             } => {
                 let size = target.size(Typed { ty: of, ..full })?;
-                let count = count.min(NODES_MAX as u64);
                 let of = Typed { ty: of, ..full };
                 let item = |index: u64| Value::Object {
                     of,
                     at: at.wrapping_add(index.wrapping_mul(size)),
                 };
-                all.extend((0..count).map(item));
+                let room = NODES_MAX.saturating_sub(all.len()) as u64;
+                all.extend((0..count.min(room)).map(item));
+                if count > room {
+                    tell(&cut());
+                }
                 return Ok(());
             }
             Node::Pointer { .. } => {
@@ -396,8 +407,8 @@ fn whole(target: &Target<'_>, value: &Value) -> Option<i128> {
             u64::from_le_bytes(word)
         }
     };
-    let unused = 64_u64.checked_sub(size.min(8) * 8)?;
-    let top = word << unused;
+    let unused = 64 - size.min(8) * 8;
+    let top = word.checked_shl(u32::try_from(unused).ok()?)?;
     Some(match is_signed {
         true => i128::from(top.cast_signed() >> unused),
         false => i128::from(top >> unused),
